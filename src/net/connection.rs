@@ -1,0 +1,153 @@
+//! A stream with the bytes it could not get rid of yet: those read and not used, and those
+//! to be sent that the socket did not take.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll};
+
+use super::scratch;
+use super::stream::Stream;
+use crate::protocol::frame;
+
+/// Above this, an emptied buffer gives its memory back.
+const KEEP_CAPACITY: usize = 4 * 1024;
+
+/// A framed connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// The socket.
+    pub stream: Stream,
+    /// Read and not used yet: usually nothing, else the beginning of a message, or messages
+    /// whose turn has not come.
+    pub kept: Vec<u8>,
+    backlog: Vec<u8>,
+    sent: usize,
+}
+
+/// Why no message could be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The socket failed, or ended in the middle of a message.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The bytes are no message.
+    #[error("{0}")]
+    Protocol(#[from] crate::protocol::Error),
+}
+
+/// A whole message, for the parts of a connection's life that are not hot: login, checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its tag byte.
+    pub tag: u8,
+    /// What follows the length.
+    pub body: Vec<u8>,
+}
+
+impl Connection {
+    /// A connection over a fresh stream.
+    pub fn new(stream: Stream) -> Self {
+        Self { stream, kept: Vec::new(), backlog: Vec::new(), sent: 0 }
+    }
+
+    /// Sends `data` after what is waiting to be sent; keeps what the socket does not take. The
+    /// waker is registered if anything is kept.
+    #[inline]
+    pub fn send(&mut self, cx: &mut Context<'_>, mut data: &[u8]) -> io::Result<()> {
+        if self.backlog.is_empty() {
+            while !data.is_empty() {
+                match self.stream.poll_write(cx, data) {
+                    Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                    Poll::Ready(Ok(n)) => data = data.get(n..).unwrap_or_default(),
+                    Poll::Ready(Err(error)) => return Err(error),
+                    Poll::Pending => break,
+                }
+            }
+        }
+        self.backlog.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// Is there something the socket has not taken yet? While there is, whoever produces it should
+    /// not be read.
+    #[inline]
+    pub fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Sends what is waiting; `Ready` when nothing is left.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.backlog.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match self.stream.poll_write(cx, rest) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(n)) => self.sent += n,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        self.sent = 0;
+        empty(&mut self.backlog);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Keeps what was not used of the bytes just read.
+    pub fn keep(&mut self, rest: &[u8]) {
+        self.kept.extend_from_slice(rest);
+    }
+
+    /// Drops the first `n` kept bytes, which have been used.
+    pub fn use_kept(&mut self, n: usize) {
+        if n >= self.kept.len() {
+            empty(&mut self.kept);
+        } else {
+            self.kept.drain(..n);
+        }
+    }
+
+    /// Reads more into `kept`; `Ok(0)` is the end of the stream. Cancel-safe.
+    pub async fn read_more(&mut self) -> io::Result<usize> {
+        poll_fn(|cx| {
+            scratch::with(|scratch| match self.stream.poll_read(cx, &mut scratch.read) {
+                Poll::Ready(Ok(n)) => {
+                    self.kept.extend_from_slice(scratch.read.get(..n).unwrap_or_default());
+                    Poll::Ready(Ok(n))
+                }
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Pending => Poll::Pending,
+            })
+        })
+        .await
+    }
+
+    /// Reads one whole message of at most `max` bytes. Cancel-safe: what was read stays in `kept`.
+    pub async fn read_message(&mut self, max: usize) -> Result<Message, ReadError> {
+        loop {
+            if let Some(frame) = frame::cut(&self.kept, max)?
+                && frame.is_complete()
+            {
+                let message = Message { tag: frame.tag, body: frame.body().to_vec() };
+                let len = frame.len;
+                self.use_kept(len);
+                return Ok(message);
+            }
+            if self.read_more().await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+    }
+
+    /// Sends all of `data`. Not cancel-safe in the sense that a dropped call may have sent part of
+    /// it; the rest then goes out with the next send.
+    pub async fn send_all(&mut self, data: &[u8]) -> io::Result<()> {
+        self.backlog.extend_from_slice(data);
+        poll_fn(|cx| self.poll_flush(cx)).await
+    }
+}
+
+fn empty(buffer: &mut Vec<u8>) {
+    if buffer.capacity() > KEEP_CAPACITY {
+        *buffer = Vec::new();
+    } else {
+        buffer.clear();
+    }
+}

@@ -1,0 +1,11 @@
+//! Sockets, framed connections, and the worker threads as lower rooms see them. Knows nothing of
+//! pools or sessions.
+
+pub mod connection;
+pub mod scratch;
+pub mod stream;
+pub mod workers;
+
+pub use connection::Connection;
+pub use stream::{Address, Detached, Stream, TcpOptions};
+pub use workers::Workers;

@@ -1,0 +1,86 @@
+//! The worker threads, as the rooms see them that have tasks to start.
+//!
+//! `daemon::runtime` makes the threads, each with a runtime of its own, and hands this list down. A task
+//! started on a worker stays there for life.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
+
+/// The worker threads.
+#[derive(Debug, Clone)]
+pub struct Workers {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    handles: Vec<Handle>,
+    clients: Vec<AtomicUsize>,
+    tasks: TaskTracker,
+}
+
+impl Workers {
+    /// The workers whose runtimes these are. There must be at least one.
+    pub fn new(handles: Vec<Handle>) -> Self {
+        let clients = handles.iter().map(|_| AtomicUsize::new(0)).collect();
+        Self { shared: Arc::new(Shared { handles, clients, tasks: TaskTracker::new() }) }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.shared.handles.len()
+    }
+
+    /// Starts a task on a worker (numbers past the end wrap around).
+    pub fn spawn_on<F>(&self, worker: usize, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let task = self.shared.tasks.track_future(task);
+        if let Some(handle) = self.shared.handles.get(worker % self.count()) {
+            handle.spawn(task);
+        }
+    }
+
+    /// The one of `candidates` that has the fewest clients.
+    pub fn least_loaded(&self, candidates: impl Iterator<Item = usize>) -> usize {
+        candidates.min_by_key(|&worker| self.clients_of(worker)).unwrap_or(0)
+    }
+
+    /// How many clients live on a worker.
+    pub fn clients_of(&self, worker: usize) -> usize {
+        self.shared.clients.get(worker).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// Counts a client in; it is counted out when the guard is dropped.
+    pub fn count_client(&self, worker: usize) -> ClientCount {
+        if let Some(count) = self.shared.clients.get(worker) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        ClientCount { workers: self.clone(), worker }
+    }
+
+    /// The tasks that run, so that shutdown can wait for them.
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.shared.tasks
+    }
+}
+
+/// A client's weight on its worker.
+#[derive(Debug)]
+pub struct ClientCount {
+    workers: Workers,
+    worker: usize,
+}
+
+impl Drop for ClientCount {
+    fn drop(&mut self) {
+        if let Some(count) = self.workers.shared.clients.get(self.worker) {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

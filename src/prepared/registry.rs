@@ -1,0 +1,256 @@
+//! The one map that all workers share, touched when a client sends Parse and at no other time.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use dashmap::DashMap;
+
+/// What can go wrong at Parse time in the registry itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The texts already held use up `prepared_statements_memory`.
+    #[error("out of memory for prepared statements: {held} of {limit} bytes are in use (prepared_statements_memory)")]
+    OverBudget {
+        /// Bytes held at the moment.
+        held: usize,
+        /// The setting.
+        limit: usize,
+    },
+}
+
+/// A prepared statement as every server may come to know it.
+#[derive(Debug)]
+pub struct Statement {
+    id: u64,
+    name: Box<[u8]>,
+    definition: Bytes,
+    registry: Weak<Shared>,
+}
+
+impl Statement {
+    /// The number behind the name; never used twice in a process.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The name under which servers know it.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Everything that follows the name in its Parse message: the SQL text with its NUL, then
+    /// the parameter types (`protocol-message-formats`, Parse).
+    pub fn definition(&self) -> &[u8] {
+        &self.definition
+    }
+
+    /// What the entry costs, for the budget: text, name and bookkeeping.
+    fn cost(&self) -> usize {
+        self.definition.len() + self.name.len() + ENTRY_OVERHEAD
+    }
+}
+
+impl Drop for Statement {
+    fn drop(&mut self) {
+        if let Some(shared) = self.registry.upgrade() {
+            shared.held.fetch_sub(self.cost(), Ordering::Relaxed);
+            let key = Key { hash: shared.hash(&self.definition), definition: self.definition.clone() };
+            // A new entry of the same text may have taken the place meanwhile: it stays.
+            shared.statements.remove_if(&key, |_, entry| entry.strong_count() == 0);
+        }
+    }
+}
+
+/// Bytes an entry takes besides its text and name: the `Arc`, the map slot and two `Weak`s.
+const ENTRY_OVERHEAD: usize = 160;
+
+/// Equality is by the whole definition; the hash only finds the shard and the slot. (A bare hash
+/// as the key would let a crafted text run another client's statement.)
+#[derive(PartialEq, Eq)]
+struct Key {
+    hash: u64,
+    definition: Bytes,
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    statements: DashMap<Key, Weak<Statement>, ahash::RandomState>,
+    hasher: ahash::RandomState,
+    prefix: String,
+    next_id: AtomicU64,
+    held: AtomicUsize,
+}
+
+impl Shared {
+    fn hash(&self, definition: &[u8]) -> u64 {
+        self.hasher.hash_one(definition)
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The text is a client's: it is not for logs.
+        write!(f, "Key({:016x})", self.hash)
+    }
+}
+
+/// The shared map from (SQL text, parameter types) to a statement.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    shared: Arc<Shared>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Registry {
+    /// An empty registry. The names it will give carry a random mark, so that no client can
+    /// name another's statement by counting.
+    pub fn new() -> Self {
+        let mark: u64 = rand::random();
+        Self {
+            shared: Arc::new(Shared {
+                statements: DashMap::with_hasher(ahash::RandomState::new()),
+                hasher: ahash::RandomState::new(),
+                prefix: format!("pgferry_{mark:016x}_"),
+                next_id: AtomicU64::new(1),
+                held: AtomicUsize::new(0),
+            }),
+        }
+    }
+
+    /// What every global name begins with, and no client's name may.
+    pub fn prefix(&self) -> &str {
+        &self.shared.prefix
+    }
+
+    /// The statement of this definition, made if nobody holds one.
+    ///
+    /// `definition` is what follows the name in Parse. `limit` is `prepared_statements_memory`
+    /// in bytes; a statement that somebody holds already is found even when it is reached.
+    pub fn intern(&self, definition: &[u8], limit: usize) -> Result<Arc<Statement>, Error> {
+        let hash = self.shared.hash(definition);
+        let key = Key { hash, definition: Bytes::copy_from_slice(definition) };
+        if let Some(found) = self.shared.statements.get(&key).and_then(|weak| weak.upgrade()) {
+            return Ok(found);
+        }
+        let held = self.shared.held.load(Ordering::Relaxed);
+        if held.saturating_add(definition.len()) > limit {
+            return Err(Error::OverBudget { held, limit });
+        }
+        Ok(self.insert(key))
+    }
+
+    fn insert(&self, key: Key) -> Arc<Statement> {
+        let definition = key.definition.clone();
+        let mut slot = self.shared.statements.entry(key).or_insert_with(Weak::new);
+        // Another worker may have been quicker.
+        if let Some(found) = slot.upgrade() {
+            return found;
+        }
+        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+        let statement = Arc::new(Statement {
+            id,
+            name: format!("{}{id}", self.shared.prefix).into_bytes().into_boxed_slice(),
+            definition,
+            registry: Arc::downgrade(&self.shared),
+        });
+        self.shared.held.fetch_add(statement.cost(), Ordering::Relaxed);
+        *slot = Arc::downgrade(&statement);
+        statement
+    }
+
+    /// How many statements are held.
+    pub fn len(&self) -> usize {
+        self.shared.statements.len()
+    }
+
+    /// Is nothing held?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of text and bookkeeping held.
+    pub fn held_bytes(&self) -> usize {
+        self.shared.held.load(Ordering::Relaxed)
+    }
+
+    /// Every statement held at this moment, for `SHOW PREPARED`.
+    pub fn snapshot(&self) -> Vec<Arc<Statement>> {
+        // Upgrading inside the iteration could drop the last `Arc` under the shard's lock; the
+        // vector keeps each one alive until the iteration is over.
+        self.shared.statements.iter().filter_map(|entry| entry.value().upgrade()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: usize = 1 << 20;
+
+    #[test]
+    fn the_same_text_and_types_are_one_statement() {
+        let registry = Registry::new();
+        let first = registry.intern(b"select 1\0\0\0", LIMIT).unwrap();
+        let second = registry.intern(b"select 1\0\0\0", LIMIT).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        assert!(first.name().starts_with(registry.prefix().as_bytes()));
+    }
+
+    #[test]
+    fn other_types_are_another_statement() {
+        let registry = Registry::new();
+        let untyped = registry.intern(b"select $1\0\0\0", LIMIT).unwrap();
+        let typed = registry.intern(b"select $1\0\0\x01\0\0\0\x17", LIMIT).unwrap();
+        assert_ne!(untyped.name(), typed.name());
+    }
+
+    #[test]
+    fn what_nobody_holds_is_forgotten() {
+        let registry = Registry::new();
+        drop(registry.intern(b"select 1\0\0\0", LIMIT).unwrap());
+        assert!(registry.is_empty());
+        assert_eq!(registry.held_bytes(), 0);
+    }
+
+    #[test]
+    fn a_name_is_never_given_twice() {
+        let registry = Registry::new();
+        let first = registry.intern(b"a\0\0\0", LIMIT).unwrap().id();
+        let again = registry.intern(b"a\0\0\0", LIMIT).unwrap().id();
+        assert_ne!(first, again);
+    }
+
+    #[test]
+    fn the_budget_refuses_new_texts_and_not_held_ones() {
+        let registry = Registry::new();
+        let held = registry.intern(b"select 1\0\0\0", LIMIT).unwrap();
+        let limit = registry.held_bytes();
+        assert!(matches!(registry.intern(b"select 2\0\0\0", limit), Err(Error::OverBudget { .. })));
+        assert!(Arc::ptr_eq(&held, &registry.intern(b"select 1\0\0\0", limit).unwrap()));
+    }
+
+    #[test]
+    fn many_threads_agree_on_one_name() {
+        let registry = Registry::new();
+        let names: Vec<_> = std::thread::scope(|scope| {
+            let tasks: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| registry.intern(b"select 1\0\0\0", LIMIT).unwrap()))
+                .collect();
+            tasks.into_iter().map(|task| task.join().unwrap()).collect()
+        });
+        assert!(names.windows(2).all(|pair| Arc::ptr_eq(&pair[0], &pair[1])));
+    }
+}

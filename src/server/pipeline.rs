@@ -1,0 +1,409 @@
+//! The replies a server owes, oldest first.
+//!
+//! Pure: it is told what was sent and which reply came, and says whom the reply is for. Three
+//! things make this more than a queue (`protocol-flow`):
+//!
+//! - an error in the extended protocol makes the server ignore all up to the next Sync, so the
+//!   replies to what lies between will never come, and neither will what we would have made up;
+//! - while COPY data comes in, the server ignores Sync and Flush;
+//! - a server is free only when the reply to the *last* Sync or Query is in.
+//!
+//! Each request may carry an effect: what was noted down, ahead of the server, when it was sent.
+//! A request that failed or was skipped gives its effect back, newest first, to be undone.
+
+use std::collections::VecDeque;
+
+use crate::protocol::backend::tag;
+
+/// A message that was sent to the server and that the server answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// Query: any number of replies, ended by ReadyForQuery.
+    Query,
+    /// FunctionCall: FunctionCallResponse, then ReadyForQuery.
+    FunctionCall,
+    /// Sync: ReadyForQuery.
+    Sync,
+    /// Parse: ParseComplete.
+    Parse,
+    /// Bind: BindComplete.
+    Bind,
+    /// Describe of a statement: ParameterDescription, then RowDescription or NoData.
+    DescribeStatement,
+    /// Describe of a portal: RowDescription or NoData.
+    DescribePortal,
+    /// Execute: rows, then CommandComplete, EmptyQueryResponse or PortalSuspended.
+    Execute,
+    /// Close: CloseComplete.
+    Close,
+    /// CopyDone or CopyFail sent before it was known whether there is a COPY: no reply of its
+    /// own, but what stands behind it was not ignored.
+    CopyEnd,
+}
+
+impl Request {
+    fn ends_with_ready(self) -> bool {
+        matches!(self, Self::Query | Self::FunctionCall | Self::Sync)
+    }
+}
+
+/// Whom the reply to a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// The client asked: the reply goes to it.
+    Forward(Request),
+    /// The pooler asked: the reply stops here (an error goes to the client all the same, since
+    /// it takes the place of the client's own).
+    Swallow(Request),
+    /// The server was not asked: the pooler answers itself, in its turn in the order.
+    Synthesize(Request),
+}
+
+impl Expect {
+    fn request(self) -> Request {
+        match self {
+            Self::Forward(request) | Self::Swallow(request) | Self::Synthesize(request) => request,
+        }
+    }
+}
+
+/// What is to be done with a message from the server.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reply<E> {
+    /// One of several messages that answer a request.
+    Part {
+        /// Does the client get it?
+        forward: bool,
+    },
+    /// The message that completes a request.
+    Done {
+        /// Does the client get it?
+        forward: bool,
+        /// What is complete.
+        request: Request,
+        /// What was noted when it was sent; it is true now.
+        effect: Option<E>,
+    },
+    /// The request failed. The client gets the message; what was noted for it and for all that
+    /// the server now skips is given back, newest first.
+    Failed {
+        /// To be undone in this order.
+        undo: Vec<E>,
+    },
+    /// An error that belongs to no request, or leaves its request to be ended by ReadyForQuery.
+    Aside,
+}
+
+/// A reply that does not fit what was asked: the stream can't be trusted any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unexpected reply {tag:?} from server")]
+pub struct Desync {
+    /// The tag that came.
+    pub tag: char,
+}
+
+/// Where the incoming half of a COPY stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CopyIn {
+    /// None is under way.
+    No,
+    /// The server takes CopyData; it ignores Sync.
+    Open,
+    /// CopyDone or CopyFail was sent.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Entry {
+    expect: Expect,
+    has_effect: bool,
+}
+
+/// The queue of replies owed.
+#[derive(Debug)]
+pub struct Pipeline<E> {
+    entries: VecDeque<Entry>,
+    effects: VecDeque<E>,
+    /// An error came and its Sync was not sent yet: the server ignores everything else.
+    skipping: bool,
+    copy: CopyIn,
+    /// Syncs sent while COPY data was being taken. Ignored if the COPY went well; if it failed,
+    /// nobody can tell whether the server read them before or after.
+    doubtful_syncs: u32,
+    unsure: bool,
+}
+
+impl<E> Default for Pipeline<E> {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            effects: VecDeque::new(),
+            skipping: false,
+            copy: CopyIn::No,
+            doubtful_syncs: 0,
+            unsure: false,
+        }
+    }
+}
+
+impl<E> Pipeline<E> {
+    /// Notes a request that is being sent (or, with [`Expect::Synthesize`], held back).
+    #[inline]
+    pub fn push(&mut self, expect: Expect, effect: Option<E>) {
+        self.entries.push_back(Entry { expect, has_effect: effect.is_some() });
+        self.effects.extend(effect);
+    }
+
+    /// Notes a Sync that is being sent. The server ignores it while it takes COPY data.
+    #[inline]
+    pub fn push_sync(&mut self, expect: Expect) {
+        if self.copy == CopyIn::Open {
+            self.doubtful_syncs += 1;
+        } else {
+            self.skipping = false;
+            self.push(expect, None);
+        }
+    }
+
+    /// Does the server owe nothing, and is it not waiting for a Sync?
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.entries.is_empty() && !self.skipping
+    }
+
+    /// Does the server owe nothing at this moment? Unlike [`is_idle`](Self::is_idle), it may be
+    /// waiting for a Sync.
+    pub fn owes_nothing(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Does the server ignore everything until a Sync is sent?
+    #[inline]
+    pub fn is_skipping(&self) -> bool {
+        self.skipping
+    }
+
+    /// Was the last thing sent an extended-protocol message that no Sync has followed yet?
+    pub fn needs_sync(&self) -> bool {
+        self.skipping || self.entries.back().is_some_and(|entry| !entry.expect.request().ends_with_ready())
+    }
+
+    /// Is there a reply outstanding that ends with ReadyForQuery?
+    pub fn owes_ready(&self) -> bool {
+        self.entries.iter().any(|entry| entry.expect.request().ends_with_ready())
+    }
+
+    /// Has the stream become ambiguous, so that the server must not be used again?
+    pub fn is_unsure(&self) -> bool {
+        self.unsure
+    }
+
+    /// Is the server taking COPY data?
+    pub fn takes_copy_data(&self) -> bool {
+        self.copy == CopyIn::Open
+    }
+
+    /// Should a CopyData message be sent on? Late ones, after the COPY failed, are dropped.
+    pub fn wants_copy_data(&self) -> bool {
+        match self.copy {
+            CopyIn::Open => true,
+            CopyIn::Ended => false,
+            // The client may send data right behind the COPY, before the server has agreed.
+            CopyIn::No => !self.skipping && self.may_become_copy(),
+        }
+    }
+
+    /// The client sends CopyDone or CopyFail: should it be sent on?
+    pub fn end_copy(&mut self) -> bool {
+        let wanted = self.wants_copy_data();
+        match self.copy {
+            CopyIn::Open => self.copy = CopyIn::Ended,
+            CopyIn::No if wanted => self.push(Expect::Forward(Request::CopyEnd), None),
+            CopyIn::No | CopyIn::Ended => {}
+        }
+        wanted
+    }
+
+    fn may_become_copy(&self) -> bool {
+        self.entries.iter().any(|entry| matches!(entry.expect.request(), Request::Query | Request::Execute))
+    }
+
+    /// The effect of the oldest request, if it has one: for replies inside of it.
+    pub fn current_effect(&mut self) -> Option<&mut E> {
+        if self.entries.front()?.has_effect { self.effects.front_mut() } else { None }
+    }
+
+    /// What the oldest outstanding request is.
+    pub fn current(&self) -> Option<Request> {
+        self.entries.front().map(|entry| entry.expect.request())
+    }
+
+    /// Takes the oldest request if it is for us to answer.
+    #[inline]
+    pub fn take_synthesized(&mut self) -> Option<Request> {
+        let Expect::Synthesize(request) = self.entries.front()?.expect else { return None };
+        self.pop();
+        Some(request)
+    }
+
+    fn pop(&mut self) -> Option<E> {
+        let entry = self.entries.pop_front()?;
+        let effect = if entry.has_effect { self.effects.pop_front() } else { None };
+        while self.current() == Some(Request::CopyEnd) {
+            self.entries.pop_front();
+        }
+        effect
+    }
+
+    /// A message came that is neither asynchronous (notice, notification, parameter) nor an
+    /// error: whose is it?
+    #[inline]
+    pub fn reply(&mut self, tag: u8) -> Result<Reply<E>, Desync> {
+        let Some(front) = self.entries.front() else {
+            return self.reply_to_doubtful_sync(tag);
+        };
+        let (forward, request) = match front.expect {
+            Expect::Forward(request) => (true, request),
+            Expect::Swallow(request) => (false, request),
+            Expect::Synthesize(_) => return Err(Desync { tag: tag.into() }),
+        };
+        match progress(request, tag) {
+            Some(Progress::Part) => {
+                self.note_copy(tag);
+                Ok(Reply::Part { forward })
+            }
+            Some(Progress::Done) => {
+                self.copy = CopyIn::No;
+                self.doubtful_syncs = 0;
+                Ok(Reply::Done { forward, request, effect: self.pop() })
+            }
+            None => Err(Desync { tag: tag.into() }),
+        }
+    }
+
+    fn reply_to_doubtful_sync(&mut self, tag: u8) -> Result<Reply<E>, Desync> {
+        if tag == tag::READY_FOR_QUERY && self.unsure && self.skipping {
+            self.skipping = false;
+            return Ok(Reply::Done { forward: true, request: Request::Sync, effect: None });
+        }
+        Err(Desync { tag: tag.into() })
+    }
+
+    fn note_copy(&mut self, tag: u8) {
+        match tag {
+            tag::COPY_IN_RESPONSE | tag::COPY_BOTH_RESPONSE => self.open_copy(),
+            tag::COMMAND_COMPLETE => {
+                self.copy = CopyIn::No;
+                self.doubtful_syncs = 0;
+            }
+            _ => {}
+        }
+    }
+
+    /// The server takes COPY data from here on, so it will ignore the Syncs that are already
+    /// under way, up to the end of the data if that is under way, too.
+    fn open_copy(&mut self) {
+        self.copy = CopyIn::Open;
+        let mut at = 1;
+        while let Some(entry) = self.entries.get(at) {
+            match entry.expect.request() {
+                Request::Sync => {
+                    self.entries.remove(at);
+                }
+                Request::CopyEnd => {
+                    self.entries.remove(at);
+                    self.copy = CopyIn::Ended;
+                    return;
+                }
+                _ => at += 1,
+            }
+        }
+    }
+
+    /// An ErrorResponse came.
+    pub fn error(&mut self) -> Reply<E> {
+        if std::mem::replace(&mut self.copy, CopyIn::No) == CopyIn::Open && self.doubtful_syncs > 0 {
+            self.unsure = true;
+        }
+        self.doubtful_syncs = 0;
+        match self.current() {
+            // ReadyForQuery still follows, and nothing is skipped.
+            None | Some(Request::Query | Request::FunctionCall | Request::Sync) => Reply::Aside,
+            Some(_) => Reply::Failed { undo: self.skip_to_sync() },
+        }
+    }
+
+    /// An extended-query error makes the server skip to the next Sync, so the replies before it
+    /// will never come (`protocol-flow-ext-query`).
+    fn skip_to_sync(&mut self) -> Vec<E> {
+        let mut undo = Vec::new();
+        loop {
+            match self.current() {
+                Some(Request::Sync) => break,
+                Some(_) => undo.extend(self.pop()),
+                None => {
+                    self.skipping = true;
+                    break;
+                }
+            }
+        }
+        undo.reverse();
+        undo
+    }
+
+    /// Forgets everything; gives back the effects of what was outstanding, newest first.
+    pub fn abandon(&mut self) -> Vec<E> {
+        self.entries.clear();
+        self.skipping = false;
+        let mut undo: Vec<E> = self.effects.drain(..).collect();
+        undo.reverse();
+        undo
+    }
+}
+
+enum Progress {
+    Part,
+    Done,
+}
+
+/// How far a reply brings a request; `None` when it can't belong to it
+/// (`protocol-flow`, `protocol-message-formats`).
+#[inline]
+fn progress(request: Request, tag: u8) -> Option<Progress> {
+    use Progress::{Done, Part};
+    match (request, tag) {
+        (
+            Request::Execute,
+            tag::DATA_ROW
+            | tag::COPY_DATA
+            | tag::COPY_DONE
+            | tag::COPY_IN_RESPONSE
+            | tag::COPY_OUT_RESPONSE
+            | tag::COPY_BOTH_RESPONSE,
+        )
+        | (
+            Request::Query,
+            tag::DATA_ROW
+            | tag::ROW_DESCRIPTION
+            | tag::COMMAND_COMPLETE
+            | tag::EMPTY_QUERY_RESPONSE
+            | tag::COPY_DATA
+            | tag::COPY_DONE
+            | tag::COPY_IN_RESPONSE
+            | tag::COPY_OUT_RESPONSE
+            | tag::COPY_BOTH_RESPONSE,
+        )
+        | (Request::DescribeStatement, tag::PARAMETER_DESCRIPTION)
+        | (Request::FunctionCall, tag::FUNCTION_CALL_RESPONSE) => Some(Part),
+        (Request::Query | Request::FunctionCall | Request::Sync, tag::READY_FOR_QUERY)
+        | (Request::Parse, tag::PARSE_COMPLETE)
+        | (Request::Bind, tag::BIND_COMPLETE)
+        | (Request::DescribeStatement | Request::DescribePortal, tag::ROW_DESCRIPTION | tag::NO_DATA)
+        | (Request::Execute, tag::COMMAND_COMPLETE | tag::EMPTY_QUERY_RESPONSE | tag::PORTAL_SUSPENDED)
+        | (Request::Close, tag::CLOSE_COMPLETE) => Some(Done),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+use super::*;
+
+type Plain = Pipeline<&'static str>;
+
+fn sent(requests: &[Request]) -> Plain {
+    let mut pipeline = Plain::default();
+    for &request in requests {
+        match request {
+            Request::Sync => pipeline.push_sync(Expect::Forward(request)),
+            _ => pipeline.push(Expect::Forward(request), None),
+        }
+    }
+    pipeline
+}
+
+#[test]
+fn only_the_last_sync_frees_the_server() {
+    let mut pipeline = sent(&[Request::Sync, Request::Sync]);
+    pipeline.reply(tag::READY_FOR_QUERY).unwrap();
+    assert!(!pipeline.is_idle());
+    pipeline.reply(tag::READY_FOR_QUERY).unwrap();
+    assert!(pipeline.is_idle());
+}
+
+#[test]
+fn an_error_gives_back_what_was_noted_newest_first() {
+    let mut pipeline = Plain::default();
+    pipeline.push(Expect::Forward(Request::Parse), Some("a"));
+    pipeline.push(Expect::Synthesize(Request::Parse), Some("b"));
+    pipeline.push_sync(Expect::Forward(Request::Sync));
+    pipeline.push(Expect::Forward(Request::Parse), Some("after"));
+    assert_eq!(pipeline.error(), Reply::Failed { undo: vec!["b", "a"] });
+    assert_eq!(pipeline.current(), Some(Request::Sync));
+}
+
+#[test]
+fn an_error_before_its_sync_was_sent_skips_until_it_is() {
+    let mut pipeline = sent(&[Request::Bind]);
+    pipeline.error();
+    assert!(pipeline.is_skipping() && !pipeline.is_idle());
+    pipeline.push_sync(Expect::Forward(Request::Sync));
+    pipeline.reply(tag::READY_FOR_QUERY).unwrap();
+    assert!(pipeline.is_idle());
+}
+
+#[test]
+fn an_error_in_a_simple_query_is_ended_by_ready_for_query() {
+    let mut pipeline = sent(&[Request::Query]);
+    assert_eq!(pipeline.error(), Reply::Aside);
+    assert!(!pipeline.is_idle());
+    pipeline.reply(tag::READY_FOR_QUERY).unwrap();
+    assert!(pipeline.is_idle());
+}
+
+#[test]
+fn a_sync_sent_with_the_execute_of_a_copy_is_ignored_by_the_server() {
+    let mut pipeline = sent(&[Request::Execute, Request::Sync]);
+    pipeline.reply(tag::COPY_IN_RESPONSE).unwrap();
+    assert!(pipeline.end_copy());
+    pipeline.push_sync(Expect::Forward(Request::Sync));
+    pipeline.reply(tag::COMMAND_COMPLETE).unwrap();
+    pipeline.reply(tag::READY_FOR_QUERY).unwrap();
+    assert!(pipeline.is_idle());
+}
+
+#[test]
+fn the_end_of_copy_data_sent_ahead_saves_the_sync_behind_it() {
+    let mut pipeline = sent(&[Request::Execute, Request::Sync]);
+    assert!(pipeline.wants_copy_data() && pipeline.end_copy());
+    pipeline.push_sync(Expect::Forward(Request::Sync));
+    pipeline.reply(tag::COPY_IN_RESPONSE).unwrap();
+    pipeline.reply(tag::COMMAND_COMPLETE).unwrap();
+    pipeline.reply(tag::READY_FOR_QUERY).unwrap();
+    assert!(pipeline.is_idle());
+}
+
+#[test]
+fn copy_data_after_the_copy_failed_is_not_wanted() {
+    let mut pipeline = sent(&[Request::Query]);
+    pipeline.reply(tag::COPY_IN_RESPONSE).unwrap();
+    assert!(pipeline.wants_copy_data());
+    pipeline.error();
+    pipeline.reply(tag::READY_FOR_QUERY).unwrap();
+    assert!(!pipeline.wants_copy_data() && !pipeline.end_copy());
+}
+
+#[test]
+fn a_sync_in_the_middle_of_failing_copy_data_makes_the_stream_unsure() {
+    let mut pipeline = sent(&[Request::Execute]);
+    pipeline.reply(tag::COPY_IN_RESPONSE).unwrap();
+    pipeline.push_sync(Expect::Forward(Request::Sync));
+    pipeline.error();
+    assert!(pipeline.is_unsure());
+    assert!(pipeline.reply(tag::READY_FOR_QUERY).is_ok());
+}
+
+#[test]
+fn a_reply_nobody_asked_for_is_a_desync() {
+    assert!(Plain::default().reply(tag::READY_FOR_QUERY).is_err());
+    assert!(sent(&[Request::Bind]).reply(tag::PARSE_COMPLETE).is_err());
+}

@@ -1,0 +1,120 @@
+//! Counters of a pool: one set for each worker, added up by whoever asks.
+//!
+//! A set is written by its own worker's thread only, so an increment is a plain load and store:
+//! no locked instruction, no cache line that travels. Readers see each value whole and may see
+//! one counter ahead of another.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One worker's counters. Aligned so that two workers never share a cache line.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Counter,)*
+        }
+
+        /// Counters added up.
+        #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+        pub struct Totals {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Totals {
+            /// Adds one worker's counters.
+            pub fn add(&mut self, counters: &Counters) {
+                $(self.$name += counters.$name.get();)*
+            }
+
+            /// Adds other totals.
+            pub fn merge(&mut self, other: &Totals) {
+                $(self.$name += other.$name;)*
+            }
+
+            /// What was added since `earlier`.
+            #[must_use]
+            pub fn since(&self, earlier: &Totals) -> Totals {
+                Totals { $($name: self.$name.saturating_sub(earlier.$name),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Times a server was given to a client.
+    server_assignments,
+    /// Transactions started.
+    transactions,
+    /// Queries started; a pipeline up to its last Sync is one.
+    queries,
+    /// Bytes received from clients.
+    received,
+    /// Bytes sent to clients, that is, received from servers.
+    sent,
+    /// Microseconds clients were linked to a server in a transaction.
+    transaction_time,
+    /// Microseconds servers worked on queries.
+    query_time,
+    /// Microseconds clients waited for a server.
+    wait_time,
+    /// Named Parse messages from clients.
+    client_parses,
+    /// Named Parse messages sent to servers.
+    server_parses,
+    /// Named Bind messages from clients.
+    binds,
+    /// Clients that logged in.
+    client_logins,
+    /// A statement was asked for and the server had it.
+    prepare_cache_hits,
+    /// A statement was asked for and had to be prepared first.
+    prepare_cache_misses,
+    /// Servers closed because their stream was not proved empty.
+    server_desyncs,
+    /// Servers that a client left dirty and that were brought back to a clean state.
+    server_drains,
+    /// Errors the pooler itself sent to clients.
+    pooler_errors,
+}
+
+/// A number that one thread writes and any thread reads.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the owning worker's thread may call this: two writers lose increments.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Adds a time, in microseconds.
+    #[inline]
+    pub fn add_time(&self, time: Duration) {
+        self.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_add_up_and_subtract() {
+        let (a, b) = (Counters::default(), Counters::default());
+        a.queries.add(2);
+        b.queries.add(3);
+        let mut totals = Totals::default();
+        totals.add(&a);
+        let before = totals;
+        totals.add(&b);
+        assert_eq!((totals.queries, totals.since(&before).queries), (5, 3));
+    }
+}

@@ -1,0 +1,8 @@
+//! What is counted and who is alive. Numbers are written where things happen and named and added
+//! up here; no other room renders them.
+
+pub mod counters;
+pub mod registry;
+
+pub use counters::{Counters, Totals};
+pub use registry::{ClientEntry, Order, Phase, Registry, ServerEntry, ServerState};
