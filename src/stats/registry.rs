@@ -114,6 +114,8 @@ pub struct ClientEntry {
     pub user: String,
     /// The database it asked for.
     pub database: String,
+    /// The user of its pool: the forced one where the database has one.
+    pub pool_user: String,
     /// Its address.
     pub peer: Peer,
     /// Microseconds after the epoch.
@@ -176,6 +178,8 @@ pub struct NewClient {
     pub user: String,
     /// Database asked for.
     pub database: String,
+    /// The user of its pool.
+    pub pool_user: String,
     /// Address.
     pub peer: Peer,
     /// Worker.
@@ -195,6 +199,7 @@ impl ClientEntry {
             id: new.id,
             user: new.user,
             database: new.database,
+            pool_user: new.pool_user,
             peer: new.peer,
             connected: new.connected,
             worker: new.worker,

@@ -1,0 +1,26 @@
+//! Who may have which server, and when.
+//!
+//! A pool is the servers of one (database, server-side user). Its idle servers and its waiting clients are kept in
+//! shards, one for each worker it lives on, so that a lease is taken and given back on one thread without a shared
+//! lock; a server crosses over only when somebody waits longer on the other side. What limits apply
+//! is plain arithmetic in [`accounting`]. The bytes of a session are `client`'s and `server`'s.
+
+pub mod accounting;
+pub mod auth_query;
+mod error;
+mod janitor;
+mod limits;
+mod manager;
+mod open;
+mod settings;
+mod shards;
+mod waiter;
+
+pub use error::WaitError;
+pub use janitor::run as run_janitor;
+pub use limits::{Admission, AdmissionError};
+pub use manager::{Manager, Parts};
+pub use open::Pooled;
+pub use settings::PoolSettings;
+pub use shards::Pool;
+pub use waiter::Waiter;

@@ -1,0 +1,154 @@
+//! What the configuration says about one pool, put together once for each reload.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::accounting::Sizes;
+use crate::config::{Config, Database, Host, PoolMode};
+use crate::net::{Address, TcpOptions};
+use crate::server::connect::Target;
+use crate::server::session::TrackedNames;
+
+/// The settings of a pool. Clients keep an `Arc` of it and look at the pool's version to see
+/// whether it is still the latest.
+#[derive(Debug, Clone)]
+pub struct PoolSettings {
+    /// When a server goes back.
+    pub mode: PoolMode,
+    /// Limits.
+    pub sizes: Sizes,
+    /// Where the servers are.
+    pub target: Target,
+    /// `max_db_connections`; 0 is no limit.
+    pub max_db_connections: usize,
+    /// `max_user_connections`; 0 is no limit.
+    pub max_user_connections: usize,
+    /// `server_lifetime`; zero: each server is used once.
+    pub lifetime: Duration,
+    /// `server_idle_timeout`; zero: never.
+    pub idle_timeout: Duration,
+    /// `server_check_delay`.
+    pub check_delay: Duration,
+    /// The check query; `None`: no check.
+    pub check_query: Option<Vec<u8>>,
+    /// The reset query; `None`: no reset.
+    pub reset_query: Option<Vec<u8>>,
+    /// `server_reset_query_always`.
+    pub reset_always: bool,
+    /// `server_round_robin`.
+    pub round_robin: bool,
+    /// `max_prepared_statements`; 0: names are passed through.
+    pub max_prepared_statements: usize,
+    /// `prepared_statements_memory`, bytes.
+    pub prepared_memory: usize,
+    /// `max_packet_size`.
+    pub max_packet_size: usize,
+    /// `query_timeout`, microseconds; 0: none. (Compared with the live list's numbers.)
+    pub query_timeout: u64,
+    /// `idle_transaction_timeout`, microseconds.
+    pub idle_transaction_timeout: u64,
+    /// `transaction_timeout`, microseconds.
+    pub transaction_timeout: u64,
+}
+
+impl PoolSettings {
+    /// The settings for the pool of `database` and the server-side `user`.
+    pub fn new(config: &Config, database: &Database, user: &str, tracked: &TrackedNames, generation: u64) -> Self {
+        let all = &config.settings;
+        let mode = config.pool_mode(database, user);
+        let query = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
+        Self {
+            mode,
+            sizes: Sizes {
+                size: config.pool_size(database, user),
+                reserve: config.reserve_pool_size(database, user),
+                reserve_after: all.reserve_pool_timeout,
+                min: config.min_pool_size(database, user),
+                longest_pause: all.server_login_retry,
+            },
+            target: target(config, database, tracked, generation),
+            max_db_connections: config.max_db_connections(database),
+            max_user_connections: config.max_user_connections(user),
+            lifetime: config.server_lifetime(database, user),
+            idle_timeout: config.server_idle_timeout(database),
+            check_delay: all.server_check_delay,
+            check_query: match all.server_check_query.as_str() {
+                "<empty>" => Some(Vec::new()),
+                text => query(text),
+            },
+            reset_query: query(&all.server_reset_query),
+            reset_always: all.server_reset_query_always,
+            round_robin: all.server_round_robin,
+            // In session pooling the server is the client's own, and so are its names.
+            max_prepared_statements: if mode == PoolMode::Session {
+                0
+            } else {
+                config.max_prepared_statements(database)
+            },
+            prepared_memory: usize::try_from(all.prepared_statements_memory.0).unwrap_or(usize::MAX),
+            max_packet_size: all.max_packet_size,
+            query_timeout: micros(config.query_timeout(database, user)),
+            idle_transaction_timeout: micros(config.idle_transaction_timeout(user)),
+            transaction_timeout: micros(config.transaction_timeout(user)),
+        }
+    }
+
+    /// Is the reset query run when a server is released?
+    pub fn resets_on_release(&self) -> Option<&[u8]> {
+        let wanted = self.mode == PoolMode::Session || self.reset_always;
+        self.reset_query.as_deref().filter(|_| wanted)
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The socket options of the configuration.
+pub fn tcp_options(config: &Config) -> TcpOptions {
+    let all = &config.settings;
+    let seconds = |number: usize| Duration::from_secs(number as u64);
+    TcpOptions {
+        keepalive: all.tcp_keepalive,
+        idle: seconds(all.tcp_keepidle),
+        interval: seconds(all.tcp_keepintvl),
+        count: u32::try_from(all.tcp_keepcnt).unwrap_or(u32::MAX),
+        user_timeout: all.tcp_user_timeout.0,
+        buffer: all.tcp_socket_buffer,
+    }
+}
+
+fn target(config: &Config, database: &Database, tracked: &TrackedNames, generation: u64) -> Target {
+    let parameters = [
+        ("client_encoding", &database.client_encoding),
+        ("datestyle", &database.datestyle),
+        ("timezone", &database.timezone),
+        ("application_name", &database.application_name),
+    ];
+    Target {
+        address: Arc::new(address(&database.host, database.port)),
+        tcp: tcp_options(config),
+        database: database.server_dbname().to_owned(),
+        pool_database: database.name.clone(),
+        parameters: parameters
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.clone()?)))
+            .collect(),
+        connect_query: database.connect_query.clone(),
+        limit: config.server_connect_timeout(database),
+        tracked: tracked.clone(),
+        generation,
+    }
+}
+
+fn address(host: &Host, port: u16) -> Address {
+    match host {
+        Host::Tcp(name) => Address::Tcp(name.clone(), port),
+        Host::Unix(directory) => {
+            let mut path = directory.clone().into_os_string();
+            path.push(format!("/.s.PGSQL.{port}"));
+            Address::Unix(PathBuf::from(path))
+        }
+    }
+}

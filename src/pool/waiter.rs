@@ -1,0 +1,76 @@
+//! A client's place in the queue: made once for each client and used for every wait.
+
+use std::task::{Context, Poll};
+
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+
+use super::{Pooled, WaitError};
+
+/// What a client waits with.
+#[derive(Debug, Default)]
+pub struct Waiter {
+    state: Mutex<State>,
+    waker: AtomicWaker,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    /// In no queue, or taken out of it: nothing can be given.
+    #[default]
+    Away,
+    /// In a queue.
+    Queued,
+    /// Something was given and not looked at yet.
+    Given(Result<Box<Pooled>, WaitError>),
+}
+
+impl Waiter {
+    /// Begins to wait.
+    pub(super) fn queue(&self) {
+        *self.state.lock() = State::Queued;
+    }
+
+    /// Gives it what it waits for. A server comes back if the client waits no more.
+    pub(super) fn give(&self, outcome: Result<Box<Pooled>, WaitError>) -> Option<Box<Pooled>> {
+        let mut state = self.state.lock();
+        match *state {
+            State::Queued => {
+                *state = State::Given(outcome);
+                drop(state);
+                self.waker.wake();
+                None
+            }
+            State::Away | State::Given(_) => outcome.ok(),
+        }
+    }
+
+    /// Has it been given something?
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Box<Pooled>, WaitError>> {
+        if let Some(outcome) = self.take() {
+            return Poll::Ready(outcome);
+        }
+        self.waker.register(cx.waker());
+        // It may have been given between the look and the registration.
+        self.take().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    fn take(&self) -> Option<Result<Box<Pooled>, WaitError>> {
+        let mut state = self.state.lock();
+        if !matches!(*state, State::Given(_)) {
+            return None;
+        }
+        match std::mem::take(&mut *state) {
+            State::Given(outcome) => Some(outcome),
+            State::Away | State::Queued => None,
+        }
+    }
+
+    /// Stops waiting. What was given meanwhile comes back, and must not be lost.
+    pub(super) fn leave(&self) -> Option<Box<Pooled>> {
+        match std::mem::take(&mut *self.state.lock()) {
+            State::Given(outcome) => outcome.ok(),
+            State::Away | State::Queued => None,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Dial, start-up, login: how a server comes to be. Each step hands over to the next; what comes
+//! out is ready for its first query.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::exchange::error_text;
+use super::pipeline::Pipeline;
+use super::session::{Tracked, TrackedNames};
+use super::statements::Statements;
+use super::{Error, Server, State, Unnamed};
+use crate::auth::server_login::{Credentials, ServerLogin, ServerStep};
+use crate::net::connection::Message;
+use crate::net::{Address, Connection, Stream, TcpOptions};
+use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
+use crate::protocol::frontend;
+use crate::stats::Registry;
+use crate::stats::registry::{CancelKey, NewServer, ServerEntry};
+
+/// Longest message accepted before the login is done.
+const MAX_LOGIN_MESSAGE: usize = 64 * 1024;
+
+/// Where and as whom to connect.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Where the server listens.
+    pub address: Arc<Address>,
+    /// Options of the socket.
+    pub tcp: TcpOptions,
+    /// The database's name on the server.
+    pub database: String,
+    /// The pool's database, as clients call it; for SHOW.
+    pub pool_database: String,
+    /// Start-up parameters besides `user` and `database`.
+    pub parameters: Vec<(&'static str, String)>,
+    /// Run after the login, before the first use; an error is logged and ignored.
+    pub connect_query: Option<String>,
+    /// `server_connect_timeout`; zero is no limit.
+    pub limit: Duration,
+    /// Which parameters are tracked.
+    pub tracked: TrackedNames,
+    /// The pool's generation.
+    pub generation: u64,
+}
+
+/// A fresh server and what it said of itself at login, in its order: name and value.
+#[derive(Debug)]
+pub struct Connected {
+    /// Ready for its first query.
+    pub server: Box<Server>,
+    /// Its ParameterStatus messages.
+    pub welcome: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Connects and logs in, on the worker that calls this. Cancel-safe: a dropped attempt is closed.
+pub async fn connect(
+    target: &Target,
+    credentials: Credentials,
+    registry: &Arc<Registry>,
+    worker: usize,
+) -> Result<Connected, Error> {
+    let attempt = async {
+        let stream = Stream::connect(&target.address, &target.tcp).await.map_err(Error::Connect)?;
+        let user = credentials.user.clone();
+        let greeted = Greeted::login(stream, target, credentials).await?;
+        let mut connected = greeted.into_server(target, user, registry, worker)?;
+        if let Some(query) = &target.connect_query {
+            match connected.server.run(query.as_bytes()).await {
+                Err(Error::Query(text)) => tracing::warn!(server = connected.server.entry.id, "connect_query failed: {text}"),
+                result => result?,
+            }
+        }
+        Ok(connected)
+    };
+    if target.limit.is_zero() {
+        return attempt.await;
+    }
+    timeout(target.limit, attempt).await.map_err(|_| Error::ConnectTimeout)?
+}
+
+/// A connection on which the server has said all it says before the first ReadyForQuery.
+struct Greeted {
+    connection: Connection,
+    parameters: Vec<(Vec<u8>, Vec<u8>)>,
+    cancel_pid: i32,
+    cancel_key: Vec<u8>,
+    status: TxStatus,
+}
+
+impl Greeted {
+    async fn login(stream: Stream, target: &Target, credentials: Credentials) -> Result<Self, Error> {
+        let mut connection = Connection::new(stream);
+        let mut parameters: Vec<(&[u8], &[u8])> =
+            vec![(b"user", credentials.user.as_bytes()), (b"database", target.database.as_bytes())];
+        parameters.extend(target.parameters.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
+        let mut out = Vec::new();
+        // 3.0 on purpose: a longer cancel key (3.2) would bring nothing, since it is never shown to a client.
+        frontend::startup(&mut out, 0, &parameters);
+        connection.send_all(&out).await?;
+
+        let mut greeted =
+            Self { connection, parameters: Vec::new(), cancel_pid: 0, cancel_key: Vec::new(), status: TxStatus::Idle };
+        let mut login = ServerLogin::new(credentials);
+        loop {
+            let message = greeted.connection.read_message(MAX_LOGIN_MESSAGE).await?;
+            match message.tag {
+                tag::AUTHENTICATION => match login.message(&message.body)? {
+                    ServerStep::Send(reply) => greeted.connection.send_all(&reply).await?,
+                    ServerStep::Wait => {}
+                    ServerStep::Done => break,
+                },
+                _ => greeted.aside(&message)?,
+            }
+        }
+        greeted.finish().await
+    }
+
+    /// From AuthenticationOk to ReadyForQuery.
+    async fn finish(mut self) -> Result<Self, Error> {
+        loop {
+            let message = self.connection.read_message(MAX_LOGIN_MESSAGE).await?;
+            match message.tag {
+                tag::READY_FOR_QUERY => {
+                    self.status = backend::read_ready_for_query(&message.body)?;
+                    return Ok(self);
+                }
+                tag::BACKEND_KEY_DATA => {
+                    let (pid, key) = backend::read_backend_key_data(&message.body)?;
+                    (self.cancel_pid, self.cancel_key) = (pid, key.to_vec());
+                }
+                tag::PARAMETER_STATUS => {
+                    let (name, value) = backend::read_parameter_status(&message.body)?;
+                    self.parameters.push((name.to_vec(), value.to_vec()));
+                }
+                _ => self.aside(&message)?,
+            }
+        }
+    }
+
+    /// What may come at any time during the login.
+    #[allow(clippy::unused_self, reason = "reads as a step of the login")]
+    fn aside(&self, message: &Message) -> Result<(), Error> {
+        match message.tag {
+            tag::NOTICE_RESPONSE => {
+                tracing::debug!("notice at server login: {}", error_text(&message.body)?);
+                Ok(())
+            }
+            tag::ERROR_RESPONSE => {
+                let fields = ErrorFields::read(&message.body)?;
+                let text = |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or_default()).into_owned();
+                Err(Error::Refused { sqlstate: text(fields.sqlstate()), message: text(fields.message()) })
+            }
+            // A server that does not know a minor version or an option says so; we asked for none.
+            tag::NEGOTIATE_PROTOCOL_VERSION => Ok(()),
+            other => Err(Error::Unexpected(other.into())),
+        }
+    }
+
+    fn into_server(
+        self,
+        target: &Target,
+        user: String,
+        registry: &Arc<Registry>,
+        worker: usize,
+    ) -> Result<Connected, Error> {
+        if self.status != TxStatus::Idle {
+            return Err(Error::Unexpected(tag::READY_FOR_QUERY.into()));
+        }
+        let mut tracked = Tracked::new(target.tracked.clone());
+        for (name, value) in &self.parameters {
+            tracked.set(name, value);
+        }
+        let now = Instant::now();
+        let entry = ServerEntry::new(NewServer {
+            id: registry.next_id(),
+            user,
+            database: target.pool_database.clone(),
+            peer: self.connection.stream.peer(),
+            local: self.connection.stream.local_addr(),
+            connected: registry.epoch.micros(now),
+            cancel_pid: self.cancel_pid,
+            cancel_key: CancelKey(self.cancel_key.into_boxed_slice()),
+        });
+        let server = Box::new(Server {
+            connection: self.connection,
+            state: State {
+                pipeline: Pipeline::default(),
+                statements: Statements::default(),
+                unnamed: Unnamed::Empty,
+                status: TxStatus::Idle,
+                tracked,
+                doom: None,
+            },
+            entry: registry.enter_server(entry),
+            home: worker,
+            created: now,
+            idle_since: now,
+            generation: target.generation,
+            jitter: rand::random(),
+            address: target.address.clone(),
+        });
+        Ok(Connected { server, welcome: self.parameters })
+    }
+}

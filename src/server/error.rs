@@ -1,0 +1,50 @@
+//! What can go wrong between us and a server.
+
+use std::io;
+
+use crate::auth;
+use crate::net::connection::ReadError;
+use crate::protocol;
+
+/// Why a connection to a server failed, or could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No connection to the address.
+    #[error("connect failed")]
+    Connect(#[source] io::Error),
+    /// `server_connect_timeout` is over.
+    #[error("connect timeout")]
+    ConnectTimeout,
+    /// The server refused the login; its own words.
+    #[error("{message}")]
+    Refused {
+        /// SQLSTATE.
+        sqlstate: String,
+        /// The message field.
+        message: String,
+    },
+    /// The login can't be done with the secret we have, or the server did not prove itself.
+    #[error("server login failed: {0}")]
+    Login(#[from] auth::Error),
+    /// The socket failed.
+    #[error("server conn crashed?")]
+    Io(#[from] io::Error),
+    /// The bytes are no message.
+    #[error("bad pkt header")]
+    Protocol(#[from] protocol::Error),
+    /// A message that does not belong there.
+    #[error("unexpected message {0:?} from server during login")]
+    Unexpected(char),
+    /// A query of the pooler's own failed.
+    #[error("{0}")]
+    Query(String),
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Io(error) => Self::Io(error),
+            ReadError::Protocol(error) => Self::Protocol(error),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Queries of the pooler's own on a server that nobody is linked to: parameters, check, reset.
+//! Not hot; one message at a time.
+
+use super::{Doom, Error, Forget, Server, Unnamed};
+use crate::protocol::backend::{self, ErrorFields, tag};
+use crate::protocol::frontend;
+use crate::net::connection::Message;
+
+/// Longest message accepted in reply to a query of ours.
+const MAX_REPLY: usize = 16 << 20;
+
+impl Server {
+    /// Runs a simple query and reads its replies to the end. The first error is returned once
+    /// ReadyForQuery is in. If this is dropped half-way the server is not clean: it must be closed.
+    pub async fn run(&mut self, sql: &[u8]) -> Result<(), Error> {
+        let mut out = Vec::new();
+        frontend::query(&mut out, sql);
+        // Until the replies are in, whoever drops us leaves a doomed server behind.
+        let doom = self.state.doom.replace(Doom::CheckFailed);
+        self.state.unnamed = Unnamed::Unknown;
+        self.connection.send_all(&out).await?;
+        let mut failure = None;
+        loop {
+            let message = self.connection.read_message(MAX_REPLY).await?;
+            match message.tag {
+                tag::READY_FOR_QUERY => {
+                    self.state.status = backend::read_ready_for_query(&message.body)?;
+                    break;
+                }
+                tag::ERROR_RESPONSE => failure = failure.or(Some(error_text(&message.body)?)),
+                tag::COPY_IN_RESPONSE | tag::COPY_OUT_RESPONSE | tag::COPY_BOTH_RESPONSE => {
+                    return Err(Error::Unexpected(message.tag.into()));
+                }
+                _ => self.note(&message)?,
+            }
+        }
+        self.state.doom = doom;
+        failure.map_or(Ok(()), |text| Err(Error::Query(text)))
+    }
+
+    /// Takes note of a message that says something about the session.
+    fn note(&mut self, message: &Message) -> Result<(), Error> {
+        match message.tag {
+            tag::PARAMETER_STATUS => {
+                let (name, value) = backend::read_parameter_status(&message.body)?;
+                self.state.tracked.set(name, value);
+            }
+            tag::COMMAND_COMPLETE if drops_all(backend::command_tag(&message.body)?).is_some() => {
+                self.state.statements.clear();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// What a command drops when its tag says that it dropped every prepared statement.
+pub(crate) fn drops_all(command_tag: &[u8]) -> Option<Forget> {
+    matches!(command_tag, b"DEALLOCATE ALL" | b"DISCARD ALL").then_some(Forget::All)
+}
+
+/// The text of an error for the log.
+pub(super) fn error_text(body: &[u8]) -> Result<String, Error> {
+    let fields = ErrorFields::read(body)?;
+    let text = |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or_default()).into_owned();
+    Ok(format!("{}: {}", text(fields.severity()), text(fields.message())))
+}

@@ -1,0 +1,184 @@
+//! One connection to PostgreSQL and all we know of it.
+//!
+//! A [`Server`] is owned by whoever does its I/O: the task of the client it is lent to, or the
+//! pool while it is idle. It knows what it owes ([`pipeline`]), which statements are
+//! prepared on it ([`statements`]) and what its session looks like ([`session`]). Who may have it, and when, is
+//! `pool`'s.
+
+pub mod cancel;
+pub mod connect;
+mod error;
+mod exchange;
+pub mod pipeline;
+pub mod session;
+pub mod statements;
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+pub use error::Error;
+use pipeline::Pipeline;
+use session::Tracked;
+use statements::Statements;
+
+use crate::net::{Address, Connection};
+use crate::prepared::Statement;
+use crate::protocol::backend::TxStatus;
+use crate::protocol::frontend;
+use crate::stats::registry::ServerGuard;
+
+/// What was noted down when a message was sent, ahead of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// A client's name was given to a statement; it goes if the Parse is not done.
+    Named {
+        /// The client's name.
+        name: Box<[u8]>,
+        /// Was the Parse sent to the server? Then the statement is not prepared there, either.
+        sent: Option<u64>,
+    },
+    /// A statement was prepared for the pooler's own reasons.
+    Prepared(u64),
+    /// A client's name was taken away; it comes back if the Close is not done.
+    Closed(Box<[u8]>, Named),
+    /// A statement was closed to make room.
+    Evicted(StatementRef),
+    /// The client's unnamed statement is another one now, by this version number.
+    Unnamed(u64),
+    /// The server's unnamed statement was replaced for the pooler's own reasons.
+    UnnamedReplaced,
+    /// The text drops names when it is run, in this order.
+    Forget(Vec<Forget>),
+}
+
+/// A statement shared by all, compared by its identity.
+#[derive(Debug, Clone)]
+pub struct StatementRef(pub Arc<Statement>);
+
+impl PartialEq for StatementRef {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id() == other.0.id()
+    }
+}
+
+impl Eq for StatementRef {}
+
+/// What a client's name stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// The shared statement.
+    pub statement: StatementRef,
+    /// What running it does to the client's names.
+    pub forget: Option<Forget>,
+}
+
+/// What `DEALLOCATE` or `DISCARD ALL` takes away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Forget {
+    /// One name of the client's.
+    Name(Box<[u8]>),
+    /// All of the client's names and all that is prepared on the server.
+    All,
+}
+
+/// What the unnamed statement of a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unnamed {
+    /// There is none.
+    Empty,
+    /// A client's (its id), in this version.
+    Of(u64, u64),
+    /// It may be anything.
+    Unknown,
+}
+
+/// Why a server is not to be used any more once it is released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doom {
+    /// Its stream could not be followed.
+    Desync,
+    /// A client left it in a state that could not be cleaned up.
+    ClientLeft,
+    /// It failed, or ended the connection.
+    Failed,
+    /// A reset or check query failed.
+    CheckFailed,
+}
+
+/// The state of a server that the relay of messages works on, apart from the socket.
+#[derive(Debug)]
+pub struct State {
+    /// Replies owed.
+    pub pipeline: Pipeline<Effect>,
+    /// What is prepared on it.
+    pub statements: Statements,
+    /// Its unnamed statement.
+    pub unnamed: Unnamed,
+    /// As in the last ReadyForQuery.
+    pub status: TxStatus,
+    /// Its tracked parameters.
+    pub tracked: Tracked,
+    /// Set when it must not go back to the pool.
+    pub doom: Option<Doom>,
+}
+
+/// A connection to PostgreSQL that is logged in.
+#[derive(Debug)]
+pub struct Server {
+    /// The socket.
+    pub connection: Connection,
+    /// What we know of the session.
+    pub state: State,
+    /// Its place in the live list.
+    pub entry: ServerGuard,
+    /// The worker its socket is registered with.
+    pub home: usize,
+    /// When it was connected.
+    pub created: Instant,
+    /// When it was last given back.
+    pub idle_since: Instant,
+    /// The pool's generation it belongs to; an outdated one is closed.
+    pub generation: u64,
+    /// Fraction (0 to 1) by which its life is shortened, so that servers made together do not all
+    /// go together.
+    pub jitter: f64,
+    /// Where it is.
+    pub address: Arc<Address>,
+}
+
+impl Server {
+    /// Is it proved idle and empty, so that somebody else may have it?
+    pub fn is_clean(&self) -> bool {
+        self.state.pipeline.is_idle()
+            && !self.state.pipeline.is_unsure()
+            && self.state.status == TxStatus::Idle
+            && self.state.doom.is_none()
+            && self.connection.kept.is_empty()
+            && !self.connection.has_backlog()
+    }
+
+    /// Has it said nothing since it was given back? An idle server that speaks is about to end,
+    /// or out of step.
+    pub fn is_quiet(&self) -> bool {
+        self.connection.stream.is_quiet()
+    }
+
+    /// Says goodbye and closes. (Dropping a server closes it without a word, which PostgreSQL logs.)
+    pub fn close(self) {
+        let mut terminate = Vec::new();
+        frontend::terminate(&mut terminate);
+        self.connection.stream.write_once(&terminate);
+    }
+
+    /// Moves the socket to the worker that calls this.
+    pub fn rehome(mut self: Box<Self>, worker: usize) -> Result<Box<Self>, Error> {
+        if self.home == worker {
+            return Ok(self);
+        }
+        let Connection { stream, .. } = self.connection;
+        self.connection = Connection::new(stream.detach()?.attach()?);
+        self.home = worker;
+        Ok(self)
+    }
+}

@@ -1,0 +1,205 @@
+//! What a session on a server looks like, as far as the server tells: the tracked parameters.
+//!
+//! Each of these is a setting that PostgreSQL reports whenever it changes (`ParameterStatus`,
+//! `protocol-async`), so its value on a server is always known. A client has its own wanted values;
+//! the difference is set before it gets the server (PgBouncer, `track_extra_parameters`).
+
+use std::sync::Arc;
+
+/// Always tracked; `track_extra_parameters` adds more.
+const ALWAYS: [&str; 5] =
+    ["DateStyle", "client_encoding", "TimeZone", "standard_conforming_strings", "application_name"];
+
+/// Which parameters are tracked. Fixed for the life of the process.
+#[derive(Debug, Clone)]
+pub struct TrackedNames(Arc<[String]>);
+
+impl TrackedNames {
+    /// The five that are always tracked and `extra`.
+    pub fn new(extra: &[String]) -> Self {
+        let mut names: Vec<String> = ALWAYS.iter().map(|&name| name.to_owned()).collect();
+        for name in extra {
+            if !names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                names.push(name.clone());
+            }
+        }
+        Self(names.into())
+    }
+
+    /// The place of a parameter, whose name may be in any case.
+    pub fn position(&self, name: &[u8]) -> Option<usize> {
+        self.0.iter().position(|known| known.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// The names in order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    /// The place of `application_name`.
+    pub fn application_name(&self) -> Option<usize> {
+        self.position(b"application_name")
+    }
+}
+
+/// Values of the tracked parameters, of a server or as a client wants them.
+#[derive(Debug, Clone)]
+pub struct Tracked {
+    names: TrackedNames,
+    values: Vec<Option<Vec<u8>>>,
+    /// All values in one string, so that two of these are compared at once: nearly always they are equal.
+    flat: Vec<u8>,
+}
+
+impl Tracked {
+    /// Nothing known yet.
+    pub fn new(names: TrackedNames) -> Self {
+        let values = vec![None; names.0.len()];
+        let mut tracked = Self { names, values, flat: Vec::new() };
+        tracked.flatten();
+        tracked
+    }
+
+    /// The value of the parameter at this place.
+    pub fn get(&self, position: usize) -> Option<&[u8]> {
+        self.values.get(position)?.as_deref()
+    }
+
+    /// Notes a value; false if the parameter is not tracked.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
+        let Some(slot) = self.names.position(name).and_then(|at| self.values.get_mut(at)) else {
+            return false;
+        };
+        *slot = Some(value.to_vec());
+        self.flatten();
+        true
+    }
+
+    /// Takes over the values of `other` where there is none yet.
+    pub fn fill_from(&mut self, other: &Self) {
+        for (mine, theirs) in self.values.iter_mut().zip(&other.values) {
+            if mine.is_none() {
+                mine.clone_from(theirs);
+            }
+        }
+        self.flatten();
+    }
+
+    /// The known values with their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.names.iter().zip(&self.values).filter_map(|(name, value)| Some((name, value.as_deref()?)))
+    }
+
+    /// Is every value the same, to the byte?
+    #[inline]
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.flat == other.flat
+    }
+
+    /// The `SET`s that make a server with the values `server` fit for a client that wants these;
+    /// empty if nothing has to change. A value that only one side knows is left alone.
+    pub fn difference(&self, server: &Self) -> Vec<u8> {
+        let mut sql = Vec::new();
+        for ((name, wanted), has) in self.names.iter().zip(&self.values).zip(&server.values) {
+            if let (Some(wanted), Some(has)) = (wanted, has)
+                && !wanted.eq_ignore_ascii_case(has)
+            {
+                put_set(&mut sql, name, wanted);
+            }
+        }
+        sql
+    }
+
+    fn flatten(&mut self) {
+        self.flat.clear();
+        for value in &self.values {
+            match value {
+                Some(value) => {
+                    self.flat.push(1);
+                    self.flat.extend_from_slice(value);
+                }
+                None => self.flat.push(2),
+            }
+            self.flat.push(0);
+        }
+    }
+}
+
+/// Appends `SET name='value';`.
+fn put_set(sql: &mut Vec<u8>, name: &str, value: &[u8]) {
+    sql.extend_from_slice(b"SET ");
+    sql.extend_from_slice(name.as_bytes());
+    sql.push(b'=');
+    if name.eq_ignore_ascii_case("search_path") {
+        // A list: quoting it would make one name of it. Only what PostgreSQL itself reported, or
+        // a client gave for itself, gets here, and an empty list is written ''.
+        let empty = value.is_empty() || value == b"\"\"";
+        sql.extend_from_slice(if empty { b"''" } else { value });
+    } else {
+        put_literal(sql, value);
+    }
+    sql.push(b';');
+}
+
+/// Appends a string literal that means the same whatever `standard_conforming_strings` is.
+fn put_literal(sql: &mut Vec<u8>, value: &[u8]) {
+    if value.contains(&b'\\') {
+        sql.push(b'E');
+    }
+    sql.push(b'\'');
+    for &byte in value {
+        if matches!(byte, b'\'' | b'\\') {
+            sql.push(byte);
+        }
+        sql.push(byte);
+    }
+    sql.push(b'\'');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tracked(values: &[(&str, &str)]) -> Tracked {
+        let mut tracked = Tracked::new(TrackedNames::new(&["IntervalStyle".to_owned(), "search_path".to_owned()]));
+        for (name, value) in values {
+            assert!(tracked.set(name.as_bytes(), value.as_bytes()));
+        }
+        tracked
+    }
+
+    #[test]
+    fn only_what_differs_is_set() {
+        let client = tracked(&[("timezone", "UTC"), ("DateStyle", "iso, mdy")]);
+        let server = tracked(&[("TimeZone", "Europe/Berlin"), ("DateStyle", "ISO, MDY")]);
+        assert_eq!(client.difference(&server), b"SET TimeZone='UTC';");
+    }
+
+    #[test]
+    fn what_one_side_does_not_know_is_left_alone() {
+        assert!(tracked(&[("TimeZone", "UTC")]).difference(&tracked(&[])).is_empty());
+        assert!(tracked(&[]).difference(&tracked(&[("TimeZone", "UTC")])).is_empty());
+    }
+
+    #[test]
+    fn quotes_and_backslashes_can_not_leave_the_literal() {
+        let client = tracked(&[("application_name", r"a'; drop table t; --\")]);
+        let server = tracked(&[("application_name", "")]);
+        let sql = String::from_utf8(client.difference(&server)).unwrap();
+        assert_eq!(sql, r"SET application_name=E'a''; drop table t; --\\';");
+    }
+
+    #[test]
+    fn a_list_is_not_quoted() {
+        let client = tracked(&[("search_path", "a, \"B\"")]);
+        assert_eq!(client.difference(&tracked(&[("search_path", "public")])), b"SET search_path=a, \"B\";");
+        let client = tracked(&[("search_path", "\"\"")]);
+        assert_eq!(client.difference(&tracked(&[("search_path", "public")])), b"SET search_path='';");
+    }
+
+    #[test]
+    fn known_and_unknown_values_are_not_the_same() {
+        assert!(!tracked(&[("TimeZone", "")]).same_as(&tracked(&[])));
+        assert!(tracked(&[("TimeZone", "UTC")]).same_as(&tracked(&[("timezone", "UTC")])));
+    }
+}
