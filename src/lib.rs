@@ -1,3 +1,4 @@
 //! pgferry.
 
 pub mod protocol;
+pub mod sql;

@@ -1,0 +1,275 @@
+//! Statements whose text says that prepared statements go away: DEALLOCATE and DISCARD ALL.
+//!
+//! What is found is what the text asks for; whether the server does it, its `CommandComplete` tells.
+
+use super::lexer::{Lexer, Token, TokenKind, is_blank};
+use std::ops::Range;
+
+/// How many tokens of a statement are looked at: one more than the longest form has, to tell that it goes on.
+const WORDS: usize = 4;
+
+/// One statement that removes prepared statements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StatementChange {
+    /// `DEALLOCATE [PREPARE] name`.
+    Deallocate {
+        /// The statement, as the server knows it: lower case unless quoted. Not cut to 63 bytes.
+        name: Vec<u8>,
+        /// Where the name stands in the text, with its quotes.
+        span: Range<usize>,
+    },
+    /// `DEALLOCATE [PREPARE] ALL`.
+    DeallocateAll,
+    /// `DISCARD ALL`.
+    DiscardAll,
+}
+
+/// All statements in `sql` that remove prepared statements, in their order.
+///
+/// An ordinary text costs a look at its first keyword and a search for a `;`, and allocates nothing. A name in
+/// `U&"…"` with escapes is not found: it would take the server's encoding to know what it means.
+pub fn statement_changes(sql: &[u8]) -> Vec<StatementChange> {
+    let mut changes = Vec::new();
+    if !may_change(sql) {
+        return changes;
+    }
+    let mut statement: Vec<Token> = Vec::with_capacity(WORDS);
+    for token in Lexer::new(sql).filter(|token| !token.is_trivia()) {
+        if token.kind == TokenKind::Semicolon {
+            changes.extend(change(sql, &statement));
+            statement.clear();
+        } else if statement.len() < WORDS {
+            statement.push(token);
+        }
+    }
+    changes.extend(change(sql, &statement));
+    changes
+}
+
+/// Whether `sql` begins with one of our keywords, or may have several statements.
+fn may_change(sql: &[u8]) -> bool {
+    let Some(first) = Lexer::new(sql).find(|token| !token.is_trivia()) else {
+        return false;
+    };
+    if is_word(sql, &first, b"deallocate") || is_word(sql, &first, b"discard") {
+        return true;
+    }
+    let rest = sql.get(first.span.start..).unwrap_or_default();
+    memchr::memchr(b';', rest).is_some_and(|semicolon| {
+        let after = rest.get(semicolon..).unwrap_or_default();
+        !after.iter().all(|&byte| byte == b';' || is_blank(byte))
+    })
+}
+
+/// What one statement, of which these are the first tokens, changes.
+fn change(sql: &[u8], statement: &[Token]) -> Option<StatementChange> {
+    match statement {
+        [verb, all] if is_word(sql, verb, b"discard") => {
+            is_word(sql, all, b"all").then_some(StatementChange::DiscardAll)
+        }
+        // PREPARE alone is not reserved: a statement may have it as its name.
+        [verb, name] if is_word(sql, verb, b"deallocate") => deallocate(sql, name),
+        [verb, prepare, name]
+            if is_word(sql, verb, b"deallocate") && is_word(sql, prepare, b"prepare") =>
+        {
+            deallocate(sql, name)
+        }
+        _ => None,
+    }
+}
+
+fn deallocate(sql: &[u8], token: &Token) -> Option<StatementChange> {
+    if is_word(sql, token, b"all") {
+        return Some(StatementChange::DeallocateAll);
+    }
+    let name = name(token.kind, token.of(sql))?;
+    Some(StatementChange::Deallocate {
+        name,
+        span: token.span.clone(),
+    })
+}
+
+/// The name that a token stands for. Only ASCII is folded, as the server does in UTF-8.
+fn name(kind: TokenKind, text: &[u8]) -> Option<Vec<u8>> {
+    let name = match kind {
+        TokenKind::Word => text.to_ascii_lowercase(),
+        TokenKind::QuotedName => unquoted(text, 1),
+        TokenKind::UnicodeName if !text.contains(&b'\\') => unquoted(text, 3),
+        _ => return None,
+    };
+    (!name.is_empty()).then_some(name)
+}
+
+/// What is between the quotes, the first of which ends at `from`, with `""` as `"`.
+fn unquoted(text: &[u8], from: usize) -> Vec<u8> {
+    let inside = text.get(from..text.len() - 1).unwrap_or_default();
+    let mut name = Vec::with_capacity(inside.len());
+    let mut bytes = inside.iter();
+    while let Some(&byte) = bytes.next() {
+        name.push(byte);
+        if byte == b'"' {
+            bytes.next();
+        }
+    }
+    name
+}
+
+fn is_word(sql: &[u8], token: &Token, word: &[u8]) -> bool {
+    token.kind == TokenKind::Word && token.of(sql).eq_ignore_ascii_case(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The changes in short: names, `*` for DEALLOCATE ALL, `!` for DISCARD ALL.
+    fn short(sql: &str) -> String {
+        let show = |change| match change {
+            StatementChange::Deallocate { name, .. } => String::from_utf8(name).unwrap(),
+            StatementChange::DeallocateAll => "*".to_owned(),
+            StatementChange::DiscardAll => "!".to_owned(),
+        };
+        let changes = statement_changes(sql.as_bytes());
+        changes.into_iter().map(show).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn statements_that_remove_prepared_statements_are_found() {
+        for (sql, expected) in [
+            ("deallocate a", "a"),
+            ("DEALLOCATE Foo;", "foo"),
+            ("deallocate \"Foo\"", "Foo"),
+            ("deallocate \"a\"\"b\"\"\"", "a\"b\""),
+            ("deallocate\"a\"", "a"),
+            ("deallocate u&\"A\"", "A"),
+            ("DEALLOCATE PREPARE a; select 1", "a"),
+            ("/* driver: x /* y */ */ -- z\n\tdeallocate a", "a"),
+            ("deallocate/**/prepare/**/a/**/", "a"),
+            ("deallocate prepare", "prepare"),
+            ("deallocate prepare prepare", "prepare"),
+            ("deallocate É", "É"),
+            ("deallocate all", "*"),
+            ("DEALLOCATE PREPARE ALL", "*"),
+            ("deallocate \"all\"", "all"),
+            ("discard all", "!"),
+            (" DISCARD\nALL ; ", "!"),
+            ("select 1; deallocate a", "a"),
+            (";deallocate a", "a"),
+            (
+                "deallocate a; deallocate b; discard all; deallocate all",
+                "a b ! *",
+            ),
+            ("select ';'; deallocate a", "a"),
+            ("select $$;$$; deallocate a", "a"),
+            (r"select E'\''; deallocate a", "a"),
+            ("begin;;deallocate a;;", "a"),
+        ] {
+            assert_eq!(short(sql), expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn other_statements_are_not() {
+        for sql in [
+            "",
+            " ",
+            ";",
+            "-- deallocate a",
+            "select 1",
+            "select 1;",
+            "select 1; ; \n",
+            "select 'x; deallocate a'",
+            "select $$; deallocate a; $$",
+            "select $q$; deallocate a; $q$",
+            "select 1 /* ; deallocate a; */",
+            "select 1 -- ; deallocate a",
+            "select \"; deallocate a\"",
+            r"select E'\'; deallocate a;'",
+            "do $$ begin deallocate a; end $$; select 1",
+            "DISCARD PLANS",
+            "discard temp; discard sequences",
+            "discard all all",
+            "discard",
+            "discard \"all\"",
+            "deallocate",
+            "deallocate ;",
+            "deallocate a b",
+            "deallocate all b",
+            "deallocate prepare a b",
+            "deallocate prepare a b c",
+            "deallocate 'a'",
+            "deallocate 1",
+            "deallocate $1",
+            "deallocate \"\"",
+            "deallocate \"a",
+            r#"deallocate u&"\0061""#,
+            r#"deallocate u&"a" uescape '!'"#,
+            "deallocated a",
+            "\"deallocate\" a",
+            "delete from t",
+            "drop table t; delete from t",
+            "select 1; 'deallocate a",
+        ] {
+            assert_eq!(short(sql), "", "{sql}");
+        }
+    }
+
+    #[test]
+    fn the_span_is_that_of_the_name_as_written() {
+        let sql = "select 1; deallocate prepare \"A\"\"b\" ; deallocate Foo";
+        let spans: Vec<_> = statement_changes(sql.as_bytes())
+            .into_iter()
+            .map(|change| match change {
+                StatementChange::Deallocate { span, .. } => &sql[span],
+                StatementChange::DeallocateAll | StatementChange::DiscardAll => "",
+            })
+            .collect();
+        assert_eq!(spans, ["\"A\"\"b\"", "Foo"]);
+    }
+
+    #[test]
+    fn an_ordinary_text_does_not_get_past_the_first_look() {
+        for sql in [
+            "select 1",
+            "select 1;\n",
+            "/* x */ delete from t;",
+            "discards",
+            "",
+        ] {
+            assert!(!may_change(sql.as_bytes()), "{sql}");
+        }
+        for sql in [
+            "Discard plans",
+            "select 1; select 2",
+            "select ';'",
+            "; select",
+        ] {
+            assert!(may_change(sql.as_bytes()), "{sql}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_classified_without_a_panic(sql: Vec<u8>) {
+            statement_changes(&sql);
+            statement_changes(&[b"deallocate ", &sql[..]].concat());
+        }
+
+        #[test]
+        fn a_quoted_name_reads_back(name in "[^\0]{1,20}") {
+            let sql = format!("select 1;deallocate \"{}\"", name.replace('"', "\"\""));
+            prop_assert_eq!(short(&sql), name);
+        }
+
+        #[test]
+        fn the_first_look_never_hides_a_change(
+            sql in "(;| |/\\*|\\*/|--|\n|'|deallocate|discard|all|a|select){0,8}"
+        ) {
+            if !may_change(sql.as_bytes()) {
+                let lexed = format!("select 1;{sql}");
+                prop_assert_eq!(short(&lexed), "");
+            }
+        }
+    }
+}
