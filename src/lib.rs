@@ -1,3 +1,4 @@
 //! pgferry.
 
+pub mod auth;
 pub mod protocol;
