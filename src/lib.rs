@@ -1,4 +1,4 @@
 //! pgferry.
 
+pub mod auth;
 pub mod protocol;
-pub mod sql;
