@@ -10,6 +10,7 @@
 //! listen, write the pidfile.
 
 pub mod cli;
+pub mod log;
 
 use std::io;
 use std::path::PathBuf;
