@@ -11,6 +11,7 @@
 
 pub mod cli;
 pub mod log;
+pub mod pidfile;
 
 use std::io;
 use std::path::PathBuf;
