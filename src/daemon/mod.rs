@@ -12,6 +12,7 @@
 pub mod cli;
 pub mod log;
 pub mod pidfile;
+pub mod privileges;
 
 use std::io;
 use std::path::PathBuf;
