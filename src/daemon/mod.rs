@@ -10,6 +10,7 @@
 //! listen, write the pidfile.
 
 pub mod cli;
+pub mod listen;
 pub mod log;
 pub mod pidfile;
 pub mod privileges;
