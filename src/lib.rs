@@ -1,4 +1,3 @@
 //! pgferry.
 
-pub mod auth;
-pub mod protocol;
+pub mod daemon;

@@ -1,0 +1,285 @@
+//! The listening sockets: addresses resolved, bound and listening, before any runtime exists.
+//!
+//! Gives std sockets, non-blocking and ready for a runtime to adopt; accepting, and the options
+//! of accepted sockets, are `net`'s. Inherited sockets are not this file's either.
+
+use crate::daemon::Error;
+use nix::unistd::{Gid, Group, chown};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+/// Where to listen, in plain values.
+#[derive(Debug, Clone)]
+pub struct ListenOptions {
+    /// `listen_addr` cut at its commas: `*`, names, IPv4 and IPv6 addresses. Empty: no TCP.
+    pub addresses: Vec<String>,
+    /// `listen_port`, also part of the Unix socket's name.
+    pub port: u16,
+    /// `listen_backlog`: connections the kernel may keep waiting for an accept.
+    pub backlog: u32,
+    /// `so_reuseport`: several processes share the port.
+    pub reuseport: bool,
+    /// `tcp_defer_accept`. Without effect: no safe call sets it, and all it saves is a wake-up
+    /// for a client that connects and says nothing.
+    pub defer_accept: bool,
+    /// `unix_socket_dir`; `@name` is in the abstract namespace (Linux). None or empty: no socket.
+    pub unix_dir: Option<PathBuf>,
+    /// `unix_socket_mode`: permission bits of the socket file.
+    pub unix_mode: u32,
+    /// `unix_socket_group`: a group's name or number.
+    pub unix_group: Option<String>,
+}
+
+/// Everything we listen on. Dropping a part closes it.
+#[derive(Debug)]
+pub struct Listeners {
+    /// One socket an address, in the order of the list.
+    pub tcp: Vec<TcpListener>,
+    /// The Unix socket.
+    pub unix: Option<UnixSocket>,
+}
+
+/// A listening Unix socket and its file; take them apart to give the listener to a runtime.
+#[derive(Debug)]
+pub struct UnixSocket {
+    /// The socket.
+    pub listener: UnixListener,
+    /// Its file, to be kept as long as the socket listens; `None` in the abstract namespace.
+    pub file: Option<SocketFile>,
+}
+
+/// A socket's file, removed on drop unless another process has put its own there.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: PathBuf) -> io::Result<Self> {
+        let identity = identity(&path)?;
+        Ok(Self { path, identity })
+    }
+
+    /// Where clients find it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|now| now == self.identity) {
+            let _ = fs::remove_file(&self.path); // the next start unlinks what is left over
+        }
+    }
+}
+
+/// Device and inode.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// The Unix socket's name for a folder and port, as libpq builds it; abstract names keep their `@`.
+pub fn unix_path(dir: &Path, port: u16) -> PathBuf {
+    dir.join(format!(".s.PGSQL.{port}"))
+}
+
+/// Refuses to go on when somebody accepts on our Unix socket, or a lock file claims it.
+///
+/// A start asks before it daemonises, so that the complaint reaches the terminal;
+/// [`Listeners::bind`] asks again.
+pub fn refuse_used_unix_socket(dir: &Path, port: u16) -> Result<(), Error> {
+    let path = unix_path(dir, port);
+    let failed = |source| Error::UnixSocket {
+        path: path.clone(),
+        source,
+    };
+    let address = unix_address(&path).map_err(failed)?;
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
+    // A full backlog would keep a blocking connect waiting for ever.
+    probe.set_nonblocking(true).map_err(failed)?;
+    match probe.connect(&address) {
+        Ok(()) => return Err(Error::UnixSocketInUse),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock => return Err(Error::UnixSocketInUse),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {}
+            _ => return Err(failed(error)),
+        },
+    }
+    let mut lock = path.clone().into_os_string();
+    lock.push(".lock");
+    if !is_abstract(&path) && fs::symlink_metadata(&lock).is_ok() {
+        return Err(Error::UnixPortLocked { port });
+    }
+    Ok(())
+}
+
+impl Listeners {
+    /// Binds every address and the Unix socket, and logs `listening on …` for each.
+    ///
+    /// An address that cannot be bound costs a warning; it is an error when none can, when a name
+    /// has no address, when the Unix socket fails, or when there is nothing to listen on.
+    pub fn bind(options: &ListenOptions) -> Result<Self, Error> {
+        let names: Vec<&str> = options
+            .addresses
+            .iter()
+            .map(|name| name.trim())
+            .filter(|name| !name.is_empty())
+            .collect();
+        let dir = options
+            .unix_dir
+            .as_deref()
+            .filter(|dir| !dir.as_os_str().is_empty());
+        if names.is_empty() && dir.is_none() {
+            return Err(Error::NowhereToListen);
+        }
+        if let Some(dir) = dir {
+            refuse_used_unix_socket(dir, options.port)?;
+        }
+        if options.defer_accept {
+            tracing::debug!("tcp_defer_accept has no effect");
+        }
+        let mut tcp = Vec::new();
+        for address in resolve(&names, options.port)? {
+            match bind_tcp(address, options) {
+                Ok(listener) => {
+                    tracing::info!("listening on {}", listener.local_addr().unwrap_or(address));
+                    tcp.push(listener);
+                }
+                Err(error) => tracing::warn!("cannot listen on {address}: {error}"),
+            }
+        }
+        if tcp.is_empty() && !names.is_empty() {
+            return Err(Error::NoAddress {
+                list: names.join(","),
+            });
+        }
+        let unix = dir.map(|dir| bind_unix(dir, options)).transpose()?;
+        Ok(Self { tcp, unix })
+    }
+}
+
+/// The addresses of all names in their order, each once: `localhost,127.0.0.1` names one twice.
+fn resolve(names: &[&str], port: u16) -> Result<Vec<SocketAddr>, Error> {
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for &name in names {
+        let found: Vec<SocketAddr> = if name == "*" {
+            let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+            any.into_iter()
+                .map(|ip| SocketAddr::new(ip, port))
+                .collect()
+        } else {
+            let unresolvable = |source| Error::Unresolvable {
+                address: name.to_owned(),
+                source,
+            };
+            (name, port)
+                .to_socket_addrs()
+                .map_err(unresolvable)?
+                .collect()
+        };
+        for address in found {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+    }
+    Ok(addresses)
+}
+
+fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // A restart must not wait for the old process's connections to leave TIME_WAIT.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // `*` binds both families apart; a v6 socket that also took v4 would be in the way.
+        socket.set_only_v6(true)?;
+    }
+    if options.reuseport {
+        socket.set_reuse_port(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(backlog(options))?;
+    Ok(socket.into())
+}
+
+fn backlog(options: &ListenOptions) -> i32 {
+    i32::try_from(options.backlog).unwrap_or(i32::MAX)
+}
+
+fn bind_unix(dir: &Path, options: &ListenOptions) -> Result<UnixSocket, Error> {
+    let path = unix_path(dir, options.port);
+    let group = options
+        .unix_group
+        .as_deref()
+        .filter(|name| !name.is_empty());
+    let group = group.map(find_group).transpose()?;
+    let failed = |source| Error::UnixSocket {
+        path: path.clone(),
+        source,
+    };
+    let address = unix_address(&path).map_err(failed)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
+    socket.set_nonblocking(true).map_err(failed)?;
+    let file = if is_abstract(&path) {
+        socket.bind(&address).map_err(failed)?;
+        None
+    } else {
+        remove_leftover(&path).map_err(failed)?;
+        socket.bind(&address).map_err(failed)?;
+        let file = SocketFile::new(path.clone()).map_err(failed)?;
+        // Before it listens: until then nobody can connect with the umask's permissions.
+        chown(&path, None, group).map_err(|errno| failed(errno.into()))?;
+        let mode = fs::Permissions::from_mode(options.unix_mode & 0o777);
+        fs::set_permissions(&path, mode).map_err(failed)?;
+        Some(file)
+    };
+    socket.listen(backlog(options)).map_err(failed)?;
+    tracing::info!("listening on unix:{}", path.display());
+    Ok(UnixSocket {
+        listener: socket.into(),
+        file,
+    })
+}
+
+/// Only a socket is ours to remove; on anything else the bind fails and says so.
+fn remove_leftover(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => fs::remove_file(path),
+        _ => Ok(()),
+    }
+}
+
+fn find_group(name: &str) -> Result<Gid, Error> {
+    let unknown = || Error::UnknownGroup {
+        name: name.to_owned(),
+    };
+    if let Ok(number) = name.parse() {
+        return Ok(Gid::from_raw(number));
+    }
+    let group = Group::from_name(name).map_err(|_| unknown())?;
+    Ok(group.ok_or_else(unknown)?.gid)
+}
+
+fn is_abstract(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().starts_with(b"@")
+}
+
+/// libpq's reading of a socket name: a leading `@` stands for the NUL of the abstract namespace.
+fn unix_address(path: &Path) -> io::Result<SockAddr> {
+    match path.to_str().and_then(|path| path.strip_prefix('@')) {
+        Some(name) => SockAddr::unix(format!("\0{name}")),
+        None => SockAddr::unix(path),
+    }
+}
+
+#[cfg(test)]
+mod tests;
