@@ -1,1 +1,3 @@
+//! The `pgferry` command.
+
 fn main() {}

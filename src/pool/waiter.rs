@@ -22,7 +22,7 @@ enum State {
     /// In a queue.
     Queued,
     /// Something was given and not looked at yet.
-    Given(Result<Box<Pooled>, WaitError>),
+    Given(Result<Pooled, WaitError>),
 }
 
 impl Waiter {
@@ -32,7 +32,7 @@ impl Waiter {
     }
 
     /// Gives it what it waits for. A server comes back if the client waits no more.
-    pub(super) fn give(&self, outcome: Result<Box<Pooled>, WaitError>) -> Option<Box<Pooled>> {
+    pub(super) fn give(&self, outcome: Result<Pooled, WaitError>) -> Option<Pooled> {
         let mut state = self.state.lock();
         match *state {
             State::Queued => {
@@ -46,7 +46,7 @@ impl Waiter {
     }
 
     /// Has it been given something?
-    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Box<Pooled>, WaitError>> {
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Pooled, WaitError>> {
         if let Some(outcome) = self.take() {
             return Poll::Ready(outcome);
         }
@@ -55,7 +55,7 @@ impl Waiter {
         self.take().map_or(Poll::Pending, Poll::Ready)
     }
 
-    fn take(&self) -> Option<Result<Box<Pooled>, WaitError>> {
+    fn take(&self) -> Option<Result<Pooled, WaitError>> {
         let mut state = self.state.lock();
         if !matches!(*state, State::Given(_)) {
             return None;
@@ -67,7 +67,7 @@ impl Waiter {
     }
 
     /// Stops waiting. What was given meanwhile comes back, and must not be lost.
-    pub(super) fn leave(&self) -> Option<Box<Pooled>> {
+    pub(super) fn leave(&self) -> Option<Pooled> {
         match std::mem::take(&mut *self.state.lock()) {
             State::Given(outcome) => outcome.ok(),
             State::Away | State::Queued => None,

@@ -1,6 +1,6 @@
 //! The one map that all workers share, touched when a client sends Parse and at no other time.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 

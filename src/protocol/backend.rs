@@ -124,6 +124,22 @@ pub fn command_tag(body: &[u8]) -> Result<&[u8], Error> {
     Ok(tag)
 }
 
+/// The columns of a `DataRow`; `None` is NULL. Copies them: for queries of the pooler's own.
+pub fn read_data_row(body: &[u8]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+    let mut cursor = Cursor(body);
+    let count = cursor.u16()?;
+    let mut columns = Vec::new();
+    for _ in 0..count {
+        let length = cursor.i32()?;
+        columns.push(match usize::try_from(length) {
+            Ok(length) => Some(cursor.bytes(length)?.to_vec()),
+            Err(_) => None,
+        });
+    }
+    cursor.finish()?;
+    Ok(columns)
+}
+
 /// The fields of an `ErrorResponse` or a `NoticeResponse` (anchor `protocol-error-fields`).
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorFields<'a> {

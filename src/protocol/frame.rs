@@ -49,10 +49,11 @@ pub fn cut(buf: &[u8], max: usize) -> Result<Option<Frame<'_>>, Error> {
         return Ok(None);
     };
     let [tag, a, b, c, d] = *header;
-    let claimed = u32::from_be_bytes([a, b, c, d]) as usize;
+    let length = u32::from_be_bytes([a, b, c, d]);
+    let claimed = length as usize;
     // The length counts its own four bytes; one with the sign bit set is over any limit, too.
     if claimed < 4 || claimed >= max {
-        return Err(Error::BadLength { tag, len: claimed });
+        return Err(Error::BadLength { length: length.into() });
     }
     let len = claimed + 1;
     let bytes = buf.get(..len).unwrap_or(buf);

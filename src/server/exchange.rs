@@ -38,6 +38,31 @@ impl Server {
         failure.map_or(Ok(()), |text| Err(Error::Query(text)))
     }
 
+    /// Runs a query with one text parameter by the extended protocol; returns the columns of its
+    /// first row. For `auth_query`: a parameter can't be anything but a value.
+    pub async fn ask(&mut self, sql: &[u8], parameter: &[u8]) -> Result<Option<Vec<Option<Vec<u8>>>>, Error> {
+        let mut out = Vec::new();
+        let doom = self.state.doom.replace(Doom::CheckFailed);
+        self.state.unnamed = Unnamed::Unknown;
+        put_extended(&mut out, sql, parameter);
+        self.connection.send_all(&out).await?;
+        let (mut row, mut failure) = (None, None);
+        loop {
+            let message = self.connection.read_message(MAX_REPLY).await?;
+            match message.tag {
+                tag::READY_FOR_QUERY => {
+                    self.state.status = backend::read_ready_for_query(&message.body)?;
+                    break;
+                }
+                tag::ERROR_RESPONSE => failure = failure.or(Some(error_text(&message.body)?)),
+                tag::DATA_ROW if row.is_none() => row = Some(backend::read_data_row(&message.body)?),
+                _ => self.note(&message)?,
+            }
+        }
+        self.state.doom = doom;
+        failure.map_or(Ok(row), |text| Err(Error::Query(text)))
+    }
+
     /// Takes note of a message that says something about the session.
     fn note(&mut self, message: &Message) -> Result<(), Error> {
         match message.tag {
@@ -52,6 +77,22 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// Parse, Bind, Execute and Sync with one parameter in text form.
+fn put_extended(out: &mut Vec<u8>, sql: &[u8], parameter: &[u8]) {
+    let mut definition = sql.to_vec();
+    definition.extend_from_slice(&[0, 0, 0]);
+    frontend::parse(out, b"", &definition);
+    // No format codes (text), one parameter, results in text.
+    let mut rest = vec![0, 0, 0, 1];
+    let length = u32::try_from(parameter.len()).unwrap_or(u32::MAX);
+    rest.extend_from_slice(&length.to_be_bytes());
+    rest.extend_from_slice(parameter);
+    rest.extend_from_slice(&[0, 0]);
+    frontend::bind(out, b"", b"", &rest);
+    frontend::execute(out, b"", 0);
+    frontend::sync(out);
 }
 
 /// What a command drops when its tag says that it dropped every prepared statement.

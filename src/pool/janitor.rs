@@ -1,0 +1,43 @@
+//! What happens to pools with time: servers that are too old, idle too long or dead are closed, missing ones are
+//! opened, and those who wait are served as soon as a failed server may be tried again or the
+//! reserve is due.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::Manager;
+
+/// How often time-outs are looked at: PgBouncer does it three times a second.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Runs for the life of the process.
+pub async fn run(manager: Arc<Manager>) {
+    let kick = manager.parts().kick.clone();
+    let mut tick = interval(PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    manager.make_forced_pools();
+    loop {
+        tokio::select! {
+            now = tick.tick() => sweep(&manager, now),
+            () = kick.notified() => {}
+        }
+        for pool in manager.pools() {
+            if pool.has_waiters() {
+                pool.feed();
+            }
+        }
+    }
+}
+
+fn sweep(manager: &Manager, now: Instant) {
+    let config = manager.parts().config.load();
+    for pool in manager.pools() {
+        pool.sweep(now);
+        let forced = config.databases.get(&pool.database).is_some_and(|database| database.user.is_some());
+        if forced || manager.clients_of_database(&pool.database) > 0 {
+            pool.feed_minimum();
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Limits that span pools: clients in all, per database and per user, and servers per database and per
+//! user. Touched when a connection comes or goes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Which limit left no room for another server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Full {
+    /// `max_db_connections`.
+    Database,
+    /// `max_user_connections`.
+    User,
+}
+
+/// Why a client is not let in. PgBouncer's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AdmissionError {
+    /// `max_client_conn`.
+    #[error("no more connections allowed (max_client_conn)")]
+    Clients,
+    /// `max_db_client_connections`.
+    #[error("client connections exceeded (max_db_client_connections)")]
+    DatabaseClients,
+    /// `max_user_client_connections`.
+    #[error("client connections exceeded (max_user_client_connections)")]
+    UserClients,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    clients: usize,
+    database_clients: HashMap<String, usize>,
+    user_clients: HashMap<String, usize>,
+    database_servers: HashMap<String, usize>,
+    user_servers: HashMap<String, usize>,
+}
+
+/// The counts behind the limits.
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    counts: Mutex<Counts>,
+}
+
+fn count(map: &HashMap<String, usize>, key: &str) -> usize {
+    map.get(key).copied().unwrap_or(0)
+}
+
+fn add(map: &mut HashMap<String, usize>, key: &str) {
+    match map.get_mut(key) {
+        Some(count) => *count += 1,
+        None => {
+            map.insert(key.to_owned(), 1);
+        }
+    }
+}
+
+fn remove(map: &mut HashMap<String, usize>, key: &str) {
+    match map.get_mut(key) {
+        Some(count) if *count > 1 => *count -= 1,
+        _ => {
+            map.remove(key);
+        }
+    }
+}
+
+impl Limits {
+    /// Counts a server in, if the limits (0: none) leave room.
+    pub(super) fn take_server(&self, database: (&str, usize), user: (&str, usize)) -> Result<(), Full> {
+        let mut counts = self.counts.lock();
+        if database.1 > 0 && count(&counts.database_servers, database.0) >= database.1 {
+            return Err(Full::Database);
+        }
+        if user.1 > 0 && count(&counts.user_servers, user.0) >= user.1 {
+            return Err(Full::User);
+        }
+        add(&mut counts.database_servers, database.0);
+        add(&mut counts.user_servers, user.0);
+        Ok(())
+    }
+
+    /// Counts a server out.
+    pub(super) fn return_server(&self, database: &str, user: &str) {
+        let mut counts = self.counts.lock();
+        remove(&mut counts.database_servers, database);
+        remove(&mut counts.user_servers, user);
+    }
+
+    pub(super) fn servers_of_database(&self, database: &str) -> usize {
+        count(&self.counts.lock().database_servers, database)
+    }
+
+    pub(super) fn servers_of_user(&self, user: &str) -> usize {
+        count(&self.counts.lock().user_servers, user)
+    }
+
+    pub(super) fn clients_of_database(&self, database: &str) -> usize {
+        count(&self.counts.lock().database_clients, database)
+    }
+
+    pub(super) fn clients_of_user(&self, user: &str) -> usize {
+        count(&self.counts.lock().user_clients, user)
+    }
+
+    pub(super) fn clients(&self) -> usize {
+        self.counts.lock().clients
+    }
+}
+
+/// A client's place among those that are counted; given back when dropped.
+#[derive(Debug)]
+pub struct Admission {
+    limits: Arc<Limits>,
+    named: Option<(String, String)>,
+}
+
+impl Admission {
+    /// Counts a connection in. Whether there are too many is asked later, when it is known whether it wants
+    /// the console.
+    pub(super) fn new(limits: &Arc<Limits>) -> Self {
+        limits.counts.lock().clients += 1;
+        Self { limits: limits.clone(), named: None }
+    }
+
+    /// Is `max_client_conn` kept, this connection included?
+    pub fn check_clients(&self, max: usize) -> Result<(), AdmissionError> {
+        if self.limits.clients() > max { Err(AdmissionError::Clients) } else { Ok(()) }
+    }
+
+    /// Counts the client for its database and user, if the limits (0: none) leave room.
+    pub fn name(&mut self, database: (&str, usize), user: (&str, usize)) -> Result<(), AdmissionError> {
+        let mut counts = self.limits.counts.lock();
+        if database.1 > 0 && count(&counts.database_clients, database.0) >= database.1 {
+            return Err(AdmissionError::DatabaseClients);
+        }
+        if user.1 > 0 && count(&counts.user_clients, user.0) >= user.1 {
+            return Err(AdmissionError::UserClients);
+        }
+        add(&mut counts.database_clients, database.0);
+        add(&mut counts.user_clients, user.0);
+        self.named = Some((database.0.to_owned(), user.0.to_owned()));
+        Ok(())
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        let mut counts = self.limits.counts.lock();
+        counts.clients -= 1;
+        if let Some((database, user)) = &self.named {
+            remove(&mut counts.database_clients, database);
+            remove(&mut counts.user_clients, user);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_database_leaves_the_user_count_alone() {
+        let limits = Limits::default();
+        limits.take_server(("app", 1), ("joe", 0)).unwrap();
+        assert_eq!(limits.take_server(("app", 1), ("joe", 5)), Err(Full::Database));
+        assert_eq!(limits.servers_of_user("joe"), 1);
+        limits.return_server("app", "joe");
+        assert!(limits.take_server(("app", 1), ("joe", 1)).is_ok());
+    }
+
+    #[test]
+    fn an_admission_counts_until_it_is_dropped() {
+        let limits = Arc::new(Limits::default());
+        let mut first = Admission::new(&limits);
+        first.name(("app", 1), ("joe", 0)).unwrap();
+        let mut second = Admission::new(&limits);
+        assert_eq!(second.check_clients(1), Err(AdmissionError::Clients));
+        assert_eq!(second.name(("app", 1), ("ann", 0)), Err(AdmissionError::DatabaseClients));
+        drop(first);
+        assert!(second.check_clients(1).is_ok());
+        assert!(second.name(("app", 1), ("ann", 0)).is_ok());
+    }
+}

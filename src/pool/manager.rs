@@ -1,0 +1,359 @@
+//! All pools, and what the console and a reload do to them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+
+use super::limits::Limits;
+use super::{Admission, Pool, PoolSettings, WaitError};
+use crate::auth::Secret;
+use crate::auth::scram::ScramKeys;
+use crate::auth::server_login::Credentials;
+use crate::config::{Change, Config, ConfigHandle, Database, DatabaseEffect};
+use crate::net::Workers;
+use crate::prepared;
+use crate::server::session::TrackedNames;
+use crate::stats::Registry;
+
+/// What every pool needs from outside. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// The worker threads.
+    pub workers: Workers,
+    /// The live lists.
+    pub registry: Arc<Registry>,
+    /// The parameters that are tracked.
+    pub tracked: TrackedNames,
+    /// The configuration.
+    pub config: ConfigHandle,
+    /// Statements shared by all clients.
+    pub statements: prepared::Registry,
+    pub(super) limits: Arc<Limits>,
+    pub(super) pools: Weak<Pools>,
+    /// Wakes the janitor: there is room where somebody may wait.
+    pub(super) kick: Arc<Notify>,
+    next_home: Arc<AtomicUsize>,
+}
+
+impl Parts {
+    /// Spreads pools that live on few workers over all of them.
+    pub(super) fn next_home(&self) -> usize {
+        self.next_home.fetch_add(1, Ordering::Relaxed) % self.workers.count()
+    }
+
+    pub(super) fn logs_connections(&self) -> bool {
+        self.config.load().settings.log_connections
+    }
+
+    pub(super) fn logs_disconnections(&self) -> bool {
+        self.config.load().settings.log_disconnections
+    }
+}
+
+/// The map of pools by database and server-side user.
+#[derive(Debug, Default)]
+pub(super) struct Pools {
+    map: RwLock<HashMap<(String, String), Arc<Pool>>>,
+}
+
+impl Pools {
+    pub(super) fn list(&self) -> Vec<Arc<Pool>> {
+        self.map.read().values().cloned().collect()
+    }
+}
+
+/// All pools.
+#[derive(Debug)]
+pub struct Manager {
+    parts: Parts,
+    pools: Arc<Pools>,
+    /// Databases the console paused or disabled; `paused_all` is PAUSE without a name.
+    paused: Mutex<HashSet<String>>,
+    disabled: Mutex<HashSet<String>>,
+    paused_all: AtomicBool,
+    started: std::time::Instant,
+}
+
+impl Manager {
+    /// No pools yet.
+    pub fn new(workers: Workers, config: ConfigHandle) -> Self {
+        let pools = Arc::new(Pools::default());
+        let tracked = TrackedNames::new(&config.load().settings.track_extra_parameters);
+        let parts = Parts {
+            workers,
+            registry: Arc::default(),
+            tracked,
+            config,
+            statements: prepared::Registry::new(),
+            limits: Arc::default(),
+            pools: Arc::downgrade(&pools),
+            kick: Arc::default(),
+            next_home: Arc::default(),
+        };
+        Self {
+            parts,
+            pools,
+            paused: Mutex::default(),
+            disabled: Mutex::default(),
+            paused_all: AtomicBool::new(false),
+            started: tokio::time::Instant::now().into_std(),
+        }
+    }
+
+    /// What pools share.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// Counts a new connection in.
+    pub fn admit(&self) -> Admission {
+        Admission::new(&self.parts.limits)
+    }
+
+    /// When the process started.
+    pub fn started(&self) -> std::time::Instant {
+        self.started
+    }
+
+    /// The pool of a database and a login name, made if there is none. `learned` is what the client's login
+    /// taught us, for servers that want more than the configuration has.
+    pub fn pool(&self, config: &Config, database: &Database, client_user: &str, learned: Learned) -> Arc<Pool> {
+        let user = config.server_user(database, client_user).to_owned();
+        let credentials = credentials(config, database, client_user, &user, learned);
+        let key = (database.name.clone(), user);
+        if let Some(pool) = self.pools.map.read().get(&key) {
+            pool.set_credentials(credentials);
+            return pool.clone();
+        }
+        let mut pools = self.pools.map.write();
+        let pool = pools.entry(key.clone()).or_insert_with(|| {
+            let settings = PoolSettings::new(config, database, &key.1, &self.parts.tracked, 1);
+            let pool = Pool::new(key.clone(), settings, credentials, self.parts.clone());
+            if self.is_paused(&key.0) {
+                pool.pause();
+            }
+            Arc::new(pool)
+        });
+        pool.clone()
+    }
+
+    /// All pools, in no order.
+    pub fn pools(&self) -> Vec<Arc<Pool>> {
+        self.pools.list()
+    }
+
+    fn pools_of(&self, database: Option<&str>) -> Vec<Arc<Pool>> {
+        let mut pools = self.pools.list();
+        pools.retain(|pool| database.is_none_or(|name| pool.database == name));
+        pools
+    }
+
+    /// Makes the pools that `min_pool_size` wants before any client comes: those of databases
+    /// with a forced user.
+    pub fn make_forced_pools(&self) {
+        let config = self.parts.config.load();
+        for database in config.databases.values() {
+            if let Some(user) = &database.user
+                && config.min_pool_size(database, user) > 0
+            {
+                self.pool(&config, database, user, Learned::default());
+            }
+        }
+    }
+
+    /// Brings the pools in line with a configuration that was just stored.
+    pub fn apply(&self, config: &Config, changes: &[Change]) {
+        let replaced: HashSet<&str> = named(changes, DatabaseEffect::ServersMustReconnect).collect();
+        let removed: HashSet<&str> = named(changes, DatabaseEffect::Removed).collect();
+        for pool in self.pools.list() {
+            let from_fallback = !config.databases.contains_key(&pool.database);
+            let concerned =
+                |set: &HashSet<&str>| set.contains(pool.database.as_str()) || (from_fallback && set.contains("*"));
+            match config.database(&pool.database) {
+                Some(database) => {
+                    let settings = PoolSettings::new(config, &database, &pool.user, &self.parts.tracked, pool.generation());
+                    pool.set_settings(settings);
+                    self.renew_credentials(config, &database, &pool);
+                    if concerned(&replaced) || (concerned(&removed) && from_fallback) {
+                        pool.reconnect();
+                    }
+                }
+                None => self.remove(&pool),
+            }
+            pool.feed();
+        }
+        self.make_forced_pools();
+    }
+
+    /// A changed password in the files holds for the next server, without a new login.
+    fn renew_credentials(&self, config: &Config, database: &Database, pool: &Pool) {
+        let forced = database.user.is_some();
+        if let Some(secret) = config.server_secret(database, &pool.user).and_then(|text| Secret::parse(text.expose()))
+            && (forced || database.users.is_empty())
+        {
+            let scram = pool.credentials().scram;
+            pool.set_credentials(Credentials { user: pool.user.clone(), secret: Some(secret), scram });
+        }
+    }
+
+    fn remove(&self, pool: &Arc<Pool>) {
+        self.pools.map.write().remove(&(pool.database.clone(), pool.user.clone()));
+        pool.remove();
+        tracing::warn!("dropping database '{}' as it does not exist anymore or inactive auto-database", pool.database);
+        self.order_clients(Some(&pool.database), crate::stats::Order::DatabaseRemoved);
+    }
+
+    /// Gives an order to all clients (of a database).
+    pub fn order_clients(&self, database: Option<&str>, order: crate::stats::Order) {
+        for client in self.parts.registry.clients() {
+            if database.is_none_or(|name| client.database == name) {
+                client.order(order);
+            }
+        }
+    }
+
+    // ---- console ---------------------------------------------------------------------------
+
+    /// Is this database, or everything, paused?
+    pub fn is_paused(&self, database: &str) -> bool {
+        self.is_all_paused() || self.paused.lock().contains(database)
+    }
+
+    /// Was PAUSE given without a name?
+    pub fn is_all_paused(&self) -> bool {
+        self.paused_all.load(Ordering::SeqCst)
+    }
+
+    /// PAUSE: servers go as they come back. Returns at once; [`active_servers`](Self::active_servers) says when
+    /// it is done.
+    pub fn pause(&self, database: Option<&str>) {
+        match database {
+            Some(name) => {
+                self.paused.lock().insert(name.to_owned());
+            }
+            None => self.paused_all.store(true, Ordering::SeqCst),
+        }
+        self.pools_of(database).iter().for_each(|pool| pool.pause());
+    }
+
+    /// RESUME. False if it was not paused.
+    pub fn resume(&self, database: Option<&str>) -> bool {
+        let was_paused = match database {
+            Some(name) => self.paused.lock().remove(name),
+            None => {
+                let all = self.paused_all.swap(false, Ordering::SeqCst);
+                let mut paused = self.paused.lock();
+                let any = all || !paused.is_empty();
+                paused.clear();
+                any
+            }
+        };
+        for pool in self.pools_of(database) {
+            if !self.is_paused(&pool.database) {
+                pool.resume();
+            }
+        }
+        was_paused
+    }
+
+    /// Servers that are open or being opened (of a database).
+    pub fn active_servers(&self, database: Option<&str>) -> usize {
+        self.pools_of(database).iter().map(|pool| pool.open_servers() + pool.connecting()).sum()
+    }
+
+    /// DISABLE and ENABLE: logins are refused.
+    pub fn set_disabled(&self, database: &str, disabled: bool) {
+        let mut set = self.disabled.lock();
+        if disabled {
+            set.insert(database.to_owned());
+        } else {
+            set.remove(database);
+        }
+    }
+
+    /// Are logins refused?
+    pub fn is_disabled(&self, database: &str) -> bool {
+        self.disabled.lock().contains(database)
+    }
+
+    /// RECONNECT: every server is replaced when it is free.
+    pub fn reconnect(&self, database: Option<&str>) {
+        for pool in self.pools_of(database) {
+            pool.reconnect();
+            for server in self.parts.registry.servers() {
+                if server.database == pool.database && server.user == pool.user {
+                    server.close_needed.store(true, Ordering::Relaxed);
+                }
+            }
+            pool.feed();
+        }
+    }
+
+    /// KILL: clients and servers go now, and the database stays paused.
+    pub fn kill(&self, database: Option<&str>) {
+        self.pause(database);
+        for pool in self.pools_of(database) {
+            pool.fail_waiters(&WaitError::DatabaseRemoved);
+        }
+        self.order_clients(database, crate::stats::Order::DatabaseRemoved);
+    }
+
+    /// Shutdown that waits for servers: nobody gets a new one.
+    pub fn end_waiting(&self) {
+        for pool in self.pools.list() {
+            pool.fail_waiters(&WaitError::ShuttingDown);
+        }
+    }
+
+    /// Servers of a database, and of a user.
+    pub fn servers_of_database(&self, database: &str) -> usize {
+        self.parts.limits.servers_of_database(database)
+    }
+
+    /// Servers logged in as this user.
+    pub fn servers_of_user(&self, user: &str) -> usize {
+        self.parts.limits.servers_of_user(user)
+    }
+
+    /// Clients of a database.
+    pub fn clients_of_database(&self, database: &str) -> usize {
+        self.parts.limits.clients_of_database(database)
+    }
+
+    /// Clients logged in as this user.
+    pub fn clients_of_user(&self, user: &str) -> usize {
+        self.parts.limits.clients_of_user(user)
+    }
+}
+
+/// What a client's login taught us that a server's login may need.
+#[derive(Debug, Default)]
+pub struct Learned {
+    /// Its secret as looked up by `auth_query`, or the password it sent in clear.
+    pub secret: Option<Secret>,
+    /// The keys its SCRAM proof revealed.
+    pub scram: Option<ScramKeys>,
+}
+
+fn credentials(config: &Config, database: &Database, client_user: &str, user: &str, learned: Learned) -> Credentials {
+    let configured = config.server_secret(database, client_user).and_then(|text| Secret::parse(text.expose()));
+    // With a forced user the client's own secret proves nothing to the server.
+    let own = user == client_user && database.user.is_none();
+    let secret = match configured {
+        // A verifier serves nobody without the keys; a plain password the client sent serves every method.
+        Some(Secret::Scram(_)) if own && matches!(learned.secret, Some(Secret::Plain(_))) => learned.secret,
+        None if own => learned.secret,
+        other => other,
+    };
+    Credentials { user: user.to_owned(), secret, scram: if own { learned.scram } else { None } }
+}
+
+fn named(changes: &[Change], wanted: DatabaseEffect) -> impl Iterator<Item = &str> {
+    changes.iter().filter_map(move |change| match change {
+        Change::Database { name, effect } if *effect == wanted => Some(name.as_str()),
+        _ => None,
+    })
+}

@@ -1,0 +1,219 @@
+//! Opening servers: who is let to open one, what happens when it is there or fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::accounting::Wanted;
+use super::limits::Full;
+use super::shards::Pool;
+use super::{PoolSettings, WaitError};
+use crate::server::connect::{Connected, connect};
+use crate::server::{self, Server};
+
+/// A server that belongs to a pool. Dropping it closes it and makes room for another.
+#[derive(Debug)]
+pub struct Pooled {
+    /// The server itself.
+    pub server: Box<Server>,
+    slot: Slot,
+}
+
+impl Pooled {
+    /// Closes the server, with a goodbye and a line in the log.
+    pub fn close(self, reason: &str) {
+        let entry = &self.server.entry;
+        if self.slot.pool.parts.logs_disconnections() {
+            let age = Instant::now().saturating_duration_since(self.server.created).as_secs();
+            tracing::info!(
+                conn = %format_args!("S-{:#x}: {}/{}@{}", entry.id, entry.database, entry.user, entry.peer),
+                "closing because: {reason} (age={age}s)"
+            );
+        }
+        self.server.close();
+    }
+
+    /// Moves its socket to the worker that calls this.
+    pub fn rehomed(mut self, worker: usize) -> Result<Self, server::Error> {
+        self.server = self.server.rehome(worker)?;
+        Ok(self)
+    }
+
+    /// The pool it belongs to.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.slot.pool
+    }
+}
+
+/// The right to one server in a pool's accounts.
+#[derive(Debug)]
+struct Slot {
+    pool: Arc<Pool>,
+    stage: Stage,
+}
+
+/// What the accounts know of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Connecting,
+    Open,
+    Failed,
+}
+
+impl Slot {
+    /// The attempt led to a server.
+    fn opened(&mut self) {
+        self.stage = Stage::Open;
+        self.pool.accounting.lock().connected();
+    }
+
+    /// The attempt failed.
+    fn failed(mut self, error: &server::Error, settings: &PoolSettings) {
+        self.stage = Stage::Failed;
+        self.pool.accounting.lock().failed(error.to_string(), &settings.sizes, Instant::now());
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let pool = &self.pool;
+        match self.stage {
+            Stage::Connecting => pool.accounting.lock().abandoned(),
+            Stage::Open => pool.accounting.lock().closed(),
+            Stage::Failed => {}
+        }
+        pool.parts.limits.return_server(&pool.database, &pool.user);
+        pool.note_growth();
+        // Somebody may be waiting for the room, here or in a pool that shares a limit with this one.
+        if pool.has_waiters() {
+            pool.feed();
+        }
+        pool.parts.kick.notify_one();
+    }
+}
+
+impl Pool {
+    /// Opens connections for those who wait, as far as the limits let it.
+    pub fn feed(self: &Arc<Self>) {
+        if !self.is_open() {
+            return;
+        }
+        let settings = self.settings();
+        let (demand, now) = (self.demand(), Instant::now());
+        let wanted = {
+            let mut accounting = self.accounting.lock();
+            let wanted = accounting.wanted(&settings.sizes, demand, now);
+            (0..wanted.connections).for_each(|_| accounting.begin());
+            wanted
+        };
+        self.open_many(wanted, &settings);
+    }
+
+    /// Opens a connection if there are fewer than `min_pool_size`.
+    pub(super) fn feed_minimum(self: &Arc<Self>) {
+        if !self.is_open() {
+            return;
+        }
+        let settings = self.settings();
+        let connections = {
+            let mut accounting = self.accounting.lock();
+            let wanted = accounting.wanted_for_minimum(&settings.sizes, Instant::now());
+            (0..wanted).for_each(|_| accounting.begin());
+            wanted
+        };
+        for _ in 0..connections {
+            // Nobody waits for these: no other pool's server is evicted for them.
+            if self.take_permit(&settings).is_err() {
+                self.accounting.lock().abandoned();
+                continue;
+            }
+            self.spawn_attempt(settings.clone());
+        }
+        self.note_growth();
+    }
+
+    fn open_many(self: &Arc<Self>, wanted: Wanted, settings: &Arc<PoolSettings>) {
+        if wanted.from_reserve {
+            tracing::warn!(db = %self.database, user = %self.user, "taking connection from reserve_pool");
+        }
+        for _ in 0..wanted.connections {
+            if let Err(full) = self.take_permit(settings)
+                && !(self.evict_elsewhere(full) && self.take_permit(settings).is_ok())
+            {
+                self.accounting.lock().abandoned();
+                continue;
+            }
+            self.spawn_attempt(settings.clone());
+        }
+        self.note_growth();
+    }
+
+    fn take_permit(&self, settings: &PoolSettings) -> Result<(), Full> {
+        self.parts
+            .limits
+            .take_server((&self.database, settings.max_db_connections), (&self.user, settings.max_user_connections))
+    }
+
+    /// Closes the longest-idle server of another pool under the same limit.
+    fn evict_elsewhere(&self, full: Full) -> bool {
+        let Some(pools) = self.parts.pools.upgrade() else { return false };
+        let candidates = pools.list().into_iter().filter(|pool| match full {
+            Full::Database => pool.database == self.database && pool.user != self.user,
+            Full::User => pool.user == self.user && pool.database != self.database,
+        });
+        let longest_idle = candidates.filter_map(|pool| Some((pool.idle_since()?, pool))).min_by_key(|(since, _)| *since);
+        longest_idle.is_some_and(|(_, pool)| pool.evict())
+    }
+
+    fn spawn_attempt(self: &Arc<Self>, settings: Arc<PoolSettings>) {
+        let slot = Slot { pool: self.clone(), stage: Stage::Connecting };
+        let shard = self.neediest_shard();
+        let worker = self.worker_of(shard);
+        self.parts.workers.spawn_on(worker, attempt(slot, settings, shard, worker));
+    }
+
+    fn attempt_failed(self: &Arc<Self>, error: &server::Error) {
+        let text = match error {
+            server::Error::Connect(source) => format!("{error}: {source}"),
+            _ => error.to_string(),
+        };
+        tracing::warn!(db = %self.database, user = %self.user, "server login failed: {text}");
+        if self.accounting.lock().open() == 0
+            && let Some(verdict) = WaitError::from_connect(error)
+        {
+            self.fail_waiters(&verdict);
+        }
+    }
+}
+
+/// Connects one server and hands it to whoever has waited longest.
+async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, worker: usize) {
+    let pool = slot.pool.clone();
+    let credentials = pool.credentials();
+    match connect(&settings.target, credentials, &pool.parts.registry, worker).await {
+        Ok(Connected { server, welcome }) => {
+            slot.opened();
+            pool.greet(welcome);
+            if pool.parts.logs_connections() {
+                let entry = &server.entry;
+                let from = entry.local.map_or_else(|| "unix".to_owned(), |addr| addr.to_string());
+                tracing::info!(
+                    conn = %format_args!("S-{:#x}: {}/{}@{}", entry.id, entry.database, entry.user, entry.peer),
+                    "new connection to server (from {from})"
+                );
+            }
+            pool.check_in(shard, Pooled { server, slot });
+        }
+        Err(error) => {
+            slot.failed(&error, &settings);
+            pool.attempt_failed(&error);
+        }
+    }
+}
+
+/// How old a server may get: `server_lifetime` shortened by up to a tenth, so that servers that were
+/// made together do not all go in the same second.
+pub(super) fn lifetime(settings: &PoolSettings, server: &Server) -> Duration {
+    settings.lifetime.mul_f64(1.0 - server.jitter / 10.0)
+}
