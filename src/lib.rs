@@ -1,1 +1,3 @@
 //! pgferry.
+
+pub mod config;
