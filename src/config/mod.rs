@@ -1,0 +1,214 @@
+//! The configuration: one immutable, validated snapshot, and the handle through which it is replaced.
+//!
+//! Owns both file dialects and the environment, the table of settings, and the question which of a
+//! user's, a database's and the global value holds. Owns no connection and no clock: what a change means for
+//! pools and sockets is [`diff`]'s answer and `daemon`'s work.
+//!
+//! ```text
+//!   pgbouncer.ini ── ini ──┐
+//!   pgferry.toml ─── toml ─┼─> Draft ── finish ──> Config ──> ConfigHandle ──> everybody
+//!   environment ──── env ──┘   (all parsed before anything is applied)
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+pub mod databases;
+pub mod diff;
+mod env;
+mod error;
+mod ini;
+pub mod kind;
+mod resolve;
+pub mod settings;
+mod toml;
+pub mod users;
+
+pub use databases::{Database, Host, PoolUser};
+pub use diff::{Change, DatabaseEffect};
+pub use error::{Error, Place, Problem};
+pub use kind::{AuthType, ByteSize, Millis, Mode, PoolMode};
+pub use settings::{Applied, Reload, Setting, Settings, Support};
+pub use users::{SecretText, UserSettings};
+
+/// The longest a file of ours can sensibly be; a larger one is a mistake (a device, a log file).
+const MAX_FILE: u64 = 64 << 20;
+
+/// Everything that was configured, checked and complete.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// The global settings.
+    pub settings: Settings,
+    /// The databases by the name clients ask for, without `*`.
+    pub databases: BTreeMap<String, Arc<Database>>,
+    /// The `*` entry, which stands for every other name.
+    pub fallback: Option<Arc<Database>>,
+    /// What `[users]` says, by user name.
+    pub users: HashMap<String, UserSettings>,
+    /// Secrets by user name: the auth_file, and what the environment or a TOML file adds.
+    pub secrets: HashMap<String, SecretText>,
+    /// What the administrator should know, each with its place.
+    pub warnings: Vec<String>,
+    /// The file it was read from; `None`: the environment, or a test.
+    pub path: Option<PathBuf>,
+}
+
+impl Config {
+    /// Reads a file: TOML if its name ends in `.toml`, else PgBouncer's ini.
+    ///
+    /// An error names the file, line and key. Relative names are relative to the working directory.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        Draft::read(path)?.finish(Some(path))
+    }
+
+    /// Reads the same file again, for a reload of `self`.
+    ///
+    /// Settings that only a restart can change keep their running values; the changes name them. A snapshot
+    /// from the environment stays as it is, since a process's environment does not change.
+    pub fn reload(&self) -> Result<(Self, Vec<Change>), Error> {
+        let Some(path) = &self.path else {
+            return Ok((self.clone(), Vec::new()));
+        };
+        let mut draft = Draft::read(path)?;
+        let mut changes = diff::restart_changes(&self.settings, &draft.settings);
+        draft.settings.keep_restart_settings(&self.settings);
+        let new = draft.finish(Some(path))?;
+        changes.extend(diff::diff(self, &new));
+        Ok((new, changes))
+    }
+
+    /// Reads the environment: `DATABASE_URL`, and every setting under its name in upper case.
+    pub fn from_env() -> Result<Self, Error> {
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        env::read(variables)?.finish(None)
+    }
+}
+
+/// What a dialect has read, before it is complete.
+#[derive(Debug, Default)]
+struct Draft {
+    settings: Settings,
+    databases: BTreeMap<String, Database>,
+    users: HashMap<String, UserSettings>,
+    secrets: HashMap<String, SecretText>,
+    warnings: Vec<String>,
+}
+
+impl Draft {
+    fn read(path: &Path) -> Result<Self, Error> {
+        let name = path.display().to_string();
+        let text = read_file(path).map_err(|problem| problem.at(Place::default()))?;
+        let is_toml = path
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case("toml"));
+        if is_toml {
+            toml::read(&text, &name)
+        } else {
+            ini::read(&text, &name)
+        }
+    }
+
+    /// Gives a setting its value; one without meaning here becomes a warning.
+    fn assign(&mut self, key: &str, value: &str, place: &Place) -> Result<(), Error> {
+        match self.settings.assign(key, value) {
+            Ok(None) => Ok(()),
+            Ok(Some(reason)) => {
+                self.warnings
+                    .push(format!("{place}{key} has no effect: {reason}"));
+                Ok(())
+            }
+            Err(problem) => Err(problem.at(place.clone())),
+        }
+    }
+
+    /// Reads what the settings point to and fills in what depends on them.
+    fn finish(mut self, path: Option<&Path>) -> Result<Config, Error> {
+        if self.settings.auth_dbname.as_deref() == Some(databases::CONSOLE) {
+            return Err(Problem::ReservedName.at(Place::default().about("auth_dbname")));
+        }
+        if let Some(path) = path {
+            self.settings.note_conffile(path);
+        }
+        if let Some(file) = &self.settings.auth_file {
+            let name = file.display().to_string();
+            let text = read_file(file)
+                .map_err(|problem| problem.at(Place::default().about("auth_file")))?;
+            let mut secrets = users::parse_auth_file(&text, &name, &mut self.warnings)?;
+            secrets.extend(self.secrets);
+            self.secrets = secrets;
+        }
+        for database in self
+            .databases
+            .values_mut()
+            .filter(|it| it.host == Host::socket_dir())
+        {
+            let directory = self.settings.unix_socket_dir.clone().unwrap_or_else(|| {
+                self.warnings.push(format!(
+                    "database {} has no host and unix_socket_dir is empty: /tmp is used",
+                    database.name
+                ));
+                PathBuf::from("/tmp")
+            });
+            database.host = Host::Unix(directory);
+        }
+        let mut databases: BTreeMap<_, _> = self
+            .databases
+            .into_iter()
+            .map(|(name, database)| (name, Arc::new(database)))
+            .collect();
+        Ok(Config {
+            settings: self.settings,
+            fallback: databases.remove("*"),
+            databases,
+            users: self.users,
+            secrets: self.secrets,
+            warnings: self.warnings,
+            path: path.map(Path::to_path_buf),
+        })
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, Problem> {
+    use std::io::Read;
+    let read = || {
+        let mut text = String::new();
+        let file = std::fs::File::open(path)?;
+        if file.take(MAX_FILE).read_to_string(&mut text)? as u64 == MAX_FILE {
+            return Err(std::io::Error::other("file too large"));
+        }
+        Ok(text)
+    };
+    read().map_err(|source| Problem::Unreadable {
+        file: path.display().to_string(),
+        source,
+    })
+}
+
+/// The current configuration; clones share it.
+#[derive(Debug, Clone)]
+pub struct ConfigHandle(Arc<ArcSwap<Config>>);
+
+impl ConfigHandle {
+    /// A handle whose first snapshot is `config`.
+    pub fn new(config: Config) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(config)))
+    }
+
+    /// The snapshot of this moment. It is a full reference, which may be held across awaits.
+    pub fn load(&self) -> Arc<Config> {
+        self.0.load_full()
+    }
+
+    /// Replaces the snapshot; those who loaded the old one keep it until they load again.
+    pub fn store(&self, config: Config) {
+        self.0.store(Arc::new(config));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,617 @@
+//! THE table: one row per setting, and everything made from it.
+//!
+//! Owns the names, kinds, defaults, effect on reload and documentation of every `[pgbouncer]` setting
+//! PgBouncer has and of our own, the typed view of the values ([`Settings`]), what SHOW CONFIG prints,
+//! what SET does, and `docs/settings.md`. Does not read files: `ini`, `toml` and `env` do, and they
+//! all end in [`Settings::assign`].
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::error::Problem;
+use crate::config::kind::{AuthType, ByteSize, Fault, Kind, Millis, Mode, PoolMode, Value};
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// PgBouncer's name.
+    pub name: &'static str,
+    /// How the value is written.
+    pub kind: Kind,
+    /// The value as a file would write it; `None`: no default, which SHOW CONFIG prints as NULL.
+    pub default: Option<&'static str>,
+    /// What it is about.
+    pub scope: Scope,
+    /// When a changed value takes effect.
+    pub reload: Reload,
+    /// How far this version honours it.
+    pub support: Support,
+    /// What it means, in Markdown.
+    pub doc: &'static str,
+}
+
+impl Setting {
+    /// The row of a name; `None` for an unknown one.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        TABLE.iter().find(|setting| setting.name == name)
+    }
+
+    /// Whether RELOAD or SET can change it (SHOW CONFIG's `changeable`).
+    pub fn changeable(&self) -> bool {
+        self.reload != Reload::Restart
+    }
+}
+
+/// What a setting is about; groups the documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The process as a whole.
+    Process,
+    /// What is written to the log, and the statistics.
+    Log,
+    /// Where clients connect.
+    Listen,
+    /// Options of every socket.
+    Socket,
+    /// Who may log in, and how.
+    Login,
+    /// Clients that are logged in.
+    Client,
+    /// How many servers there are and who gets them.
+    Pool,
+    /// Connections to PostgreSQL.
+    Server,
+    /// Encryption.
+    Tls,
+    /// Name look-ups.
+    Dns,
+}
+
+impl Scope {
+    const ALL: [(Self, &'static str); 10] = [
+        (Self::Process, "Process"),
+        (Self::Log, "Log and statistics"),
+        (Self::Listen, "Listening"),
+        (Self::Socket, "Sockets"),
+        (Self::Login, "Login"),
+        (Self::Client, "Clients"),
+        (Self::Pool, "Pools"),
+        (Self::Server, "Servers"),
+        (Self::Tls, "TLS"),
+        (Self::Dns, "DNS"),
+    ];
+}
+
+/// When a changed value takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reload {
+    /// At once, also for present connections (at their next transaction at the latest).
+    Live,
+    /// For connections made after the change.
+    NewConnections,
+    /// Only when the process is started again.
+    Restart,
+}
+
+/// How far this version honours a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Support {
+    /// It does what PgBouncer documents.
+    Full,
+    /// It is accepted and has no meaning here; setting it gives a warning with this reason.
+    AcceptAndWarn(&'static str),
+    /// Only the default, or an empty value, is accepted.
+    DefaultOnly,
+    /// Only these values are accepted.
+    OneOf(&'static [&'static str]),
+}
+
+/// What the console's SET did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    /// It holds from now on.
+    Now,
+    /// It holds for new connections.
+    NewConnections,
+    /// Nothing changed: the setting is read at start only.
+    NeedsRestart,
+    /// It was taken note of and has no meaning here, for this reason.
+    NoEffect(&'static str),
+}
+
+/// The settings of one scope, in groups by that scope and by whether we honour them.
+macro_rules! settings {
+    (
+        supported { $( $scope:ident { $(
+            $name:ident: $type:ty = $default:expr, $kind:expr, $reload:ident, $doc:literal;
+        )* } )* }
+        known { $( $kscope:ident { $(
+            $known:ident = $kdefault:expr, $kkind:expr, $kreload:ident, $support:expr, $kdoc:literal;
+        )* } )* }
+    ) => {
+        /// Every setting PgBouncer has in `[pgbouncer]`, and ours.
+        pub static TABLE: &[Setting] = &[
+            $( $( Setting {
+                name: stringify!($name), kind: $kind, default: $default, scope: Scope::$scope,
+                reload: Reload::$reload, support: Support::Full, doc: $doc,
+            }, )* )*
+            $( $( Setting {
+                name: stringify!($known), kind: $kkind, default: $kdefault, scope: Scope::$kscope,
+                reload: Reload::$kreload, support: $support, doc: $kdoc,
+            }, )* )*
+        ];
+
+        /// The values of all settings, typed; a field for each one that this version honours.
+        ///
+        /// Times are durations of which zero means "off" unless the setting says otherwise.
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct Settings {
+            $( $( #[doc = $doc] pub $name: $type, )* )*
+            /// What was written for settings that we only know: SHOW CONFIG prints it.
+            noted: BTreeMap<&'static str, String>,
+        }
+
+        impl Default for Settings {
+            fn default() -> Self {
+                Self {
+                    // A test checks that every default can be read.
+                    $( $( $name: <$type as Value>::parse($default.unwrap_or_default())
+                        .unwrap_or_default(), )* )*
+                    noted: BTreeMap::new(),
+                }
+            }
+        }
+
+        impl Settings {
+            /// Reads a value into the field of that name; false if there is no such field.
+            fn read_field(&mut self, name: &str, text: &str) -> Result<bool, Fault> {
+                match name {
+                    $( $( stringify!($name) => self.$name = Value::parse(text)?, )* )*
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            }
+
+            /// Prints the field of that name, with false if it is not set at all.
+            fn print_field(&self, name: &str) -> Option<(bool, String)> {
+                match name {
+                    $( $( stringify!($name) => Some((self.$name.is_set(), self.$name.print())), )* )*
+                    _ => None,
+                }
+            }
+
+            /// Copies the field of that name.
+            fn copy_field(&mut self, name: &str, from: &Self) {
+                match name {
+                    $( $( stringify!($name) => self.$name.clone_from(&from.$name), )* )*
+                    _ => {}
+                }
+            }
+        }
+    };
+}
+
+const WHEN_QUERY: &str = "SELECT rolname, CASE WHEN rolvaliduntil < now() THEN NULL ELSE rolpassword END \
+                          FROM pg_authid WHERE rolname=$1 AND rolcanlogin";
+const ONE_THREADED: &str = "it tunes an event loop that pgferry does not have";
+const OWN_RESOLVER: &str = "names are looked up by the system's resolver at each connection";
+const NO_SYSLOG: &str = "syslog is not written";
+const NO_FORGETTING: &str = "unused pools are kept; they hold no connections and little memory";
+
+settings! {
+    supported {
+        Process {
+            pidfile: Option<PathBuf> = Some(""), Kind::Text, Restart,
+                "File that the process id is written to. Empty: none.";
+            user: Option<String> = None, Kind::Text, Restart,
+                "User to become after the start, when started as root.";
+            worker_threads: usize = Some("0"), Kind::Int, Restart,
+                "Threads that serve connections; 0: one per core. Not in PgBouncer.";
+        }
+        Log {
+            logfile: Option<PathBuf> = Some(""), Kind::Text, Live,
+                "File that the log is appended to; reopened on reload. Empty: none. The standard error output is written as well, unless `-q` is given.";
+            verbose: usize = Some("0"), Kind::Int, Live,
+                "How much is logged, 0 to 3.";
+            log_connections: bool = Some("1"), Kind::Bool01, Live,
+                "Log each login and each new server connection.";
+            log_disconnections: bool = Some("1"), Kind::Bool01, Live,
+                "Log why each connection was closed.";
+            log_pooler_errors: bool = Some("1"), Kind::Bool01, Live,
+                "Log the errors that the pooler itself sends to clients.";
+            log_stats: bool = Some("1"), Kind::Bool01, Live,
+                "Log one line of statistics per `stats_period`.";
+            stats_period: Duration = Some("60"), Kind::Seconds, Live,
+                "Period of the averages in SHOW STATS and of the statistics line.";
+        }
+        Listen {
+            listen_addr: Vec<String> = Some(""), Kind::List, Restart,
+                "Addresses or host names to listen on for TCP; `*`: all. Empty: no TCP.";
+            listen_port: u16 = Some("6432"), Kind::Port, Restart,
+                "Port for TCP, and the number in the name of the Unix socket.";
+            unix_socket_dir: Option<PathBuf> = Some("/tmp"), Kind::Text, Restart,
+                "Directory of the Unix socket, and of PostgreSQL's for databases without `host`. Empty: no Unix socket; `@name`: the abstract namespace.";
+            unix_socket_mode: Mode = Some("0777"), Kind::Mode, Restart,
+                "Permissions of the Unix socket, with a leading 0 for octal.";
+            unix_socket_group: String = Some(""), Kind::Text, Restart,
+                "Group, by name or number, of the Unix socket. Empty: the process's own.";
+            listen_backlog: usize = Some("128"), Kind::Int, Restart,
+                "Connections the kernel may queue before they are accepted.";
+            so_reuseport: bool = Some("0"), Kind::Bool01, Restart,
+                "Let several processes listen on the same port, for rolling restarts.";
+        }
+        Socket {
+            tcp_keepalive: bool = Some("1"), Kind::Bool01, NewConnections,
+                "Send TCP keepalives.";
+            tcp_keepcnt: usize = Some("0"), Kind::Int, NewConnections,
+                "Unanswered keepalives before a connection is lost; 0: the system's number.";
+            tcp_keepidle: usize = Some("0"), Kind::Int, NewConnections,
+                "Seconds of silence before the first keepalive; 0: the system's number.";
+            tcp_keepintvl: usize = Some("0"), Kind::Int, NewConnections,
+                "Seconds between keepalives; 0: the system's number.";
+            tcp_user_timeout: Millis = Some("0"), Kind::Millis, NewConnections,
+                "How long sent data may stay unacknowledged, in milliseconds; 0: the system's limit.";
+            tcp_socket_buffer: usize = Some("0"), Kind::Int, NewConnections,
+                "Bytes of the kernel's send and receive buffers; 0: the system's size.";
+            max_packet_size: usize = Some("2147483647"), Kind::Int, NewConnections,
+                "Largest protocol message accepted from either side, in bytes.";
+        }
+        Login {
+            admin_users: Vec<String> = Some(""), Kind::List, Live,
+                "Users who may run every console command.";
+            stats_users: Vec<String> = Some(""), Kind::List, Live,
+                "Users who may run the console's SHOW commands.";
+            auth_type: AuthType = Some("md5"), Kind::Enum(AuthType::WORDS), Live,
+                "How clients prove who they are.";
+            auth_file: Option<PathBuf> = None, Kind::Text, Live,
+                "File of users and their secrets, `\"user\" \"secret\"` a line.";
+            auth_user: Option<String> = None, Kind::Text, Live,
+                "User that runs `auth_query` to look up users who are not in `auth_file`. Also per database.";
+            auth_query: String = Some(WHEN_QUERY), Kind::Text, Live,
+                "Query that returns user and secret for the user `$1`. Also per database.";
+            auth_dbname: Option<String> = None, Kind::Text, Live,
+                "Database that `auth_query` runs in; unset: the one the client asks for. Also per database.";
+            scram_iterations: usize = Some("4096"), Kind::Int, Live,
+                "Iterations of the SCRAM verifiers that are made from plain-text passwords.";
+            client_login_timeout: Duration = Some("60"), Kind::Seconds, Live,
+                "Longest time from accepting a connection to the end of the login; 0: no limit.";
+            ignore_startup_parameters: Vec<String> = Some(""), Kind::List, Live,
+                "Startup parameters that are accepted and dropped.";
+        }
+        Client {
+            max_client_conn: usize = Some("100"), Kind::Int, Live,
+                "Most client connections, those that are logging in included.";
+            max_db_client_connections: usize = Some("0"), Kind::Int, Live,
+                "Most client connections per database; 0: no limit. Also per database.";
+            max_user_client_connections: usize = Some("0"), Kind::Int, Live,
+                "Most client connections per user; 0: no limit. Also per user.";
+            client_idle_timeout: Duration = Some("0"), Kind::Seconds, Live,
+                "Close a client that has no server and is silent for so long; 0: never. Also per user.";
+            query_timeout: Duration = Some("0"), Kind::Seconds, Live,
+                "Longest a query may run; 0: no limit. Also per user.";
+            query_wait_timeout: Duration = Some("120"), Kind::Seconds, Live,
+                "Longest a query may wait for a server; 0: for ever. Also per database and per user.";
+            query_wait_notify: Duration = Some("5"), Kind::Seconds, Live,
+                "Send a notice to a client that has waited so long for a server; 0: none.";
+            cancel_wait_timeout: Duration = Some("10"), Kind::Seconds, Live,
+                "Longest a cancel request may wait to be forwarded; 0: for ever.";
+            idle_transaction_timeout: Duration = Some("0"), Kind::Seconds, Live,
+                "Close a client that idles within a transaction for so long; 0: never. Also per user.";
+            transaction_timeout: Duration = Some("0"), Kind::Seconds, Live,
+                "Longest a transaction may take; 0: no limit. Also per user.";
+            track_extra_parameters: Vec<String> = Some("IntervalStyle"), Kind::List, Restart,
+                "Parameters kept per client besides the five that are always kept.";
+        }
+        Pool {
+            pool_mode: PoolMode = Some("session"), Kind::Enum(PoolMode::WORDS), Live,
+                "When a server goes back to its pool. Also per database and per user.";
+            default_pool_size: usize = Some("20"), Kind::Int, Live,
+                "Servers per pool, that is per database and user; 0: no limit. Also per database and per user as `pool_size`.";
+            min_pool_size: usize = Some("0"), Kind::Int, Live,
+                "Servers kept open in a pool that is in use. Also per database.";
+            reserve_pool_size: usize = Some("0"), Kind::Int, Live,
+                "Servers that may be added to a pool whose clients wait too long. Also per database and per user.";
+            reserve_pool_timeout: Duration = Some("5"), Kind::Seconds, Live,
+                "How long a client must have waited before the reserve is used; 0: never.";
+            max_db_connections: usize = Some("0"), Kind::Int, Live,
+                "Most servers per database, all users together; 0: no limit. Also per database.";
+            max_user_connections: usize = Some("0"), Kind::Int, Live,
+                "Most servers per user, all databases together; 0: no limit. Also per user.";
+            server_round_robin: bool = Some("0"), Kind::Bool01, Live,
+                "Use idle servers in turn instead of the last used first.";
+            max_prepared_statements: usize = Some("200"), Kind::Int, Live,
+                "Prepared statements kept on each server in transaction and statement mode; 0: statements are passed through.";
+            prepared_statements_memory: ByteSize = Some("256MB"), Kind::Bytes, Live,
+                "Bytes of statement text that all clients together may hold. Not in PgBouncer.";
+        }
+        Server {
+            server_lifetime: Duration = Some("3600"), Kind::Seconds, Live,
+                "Close an unused server that is older; 0: use each once. Also per database.";
+            server_idle_timeout: Duration = Some("600"), Kind::Seconds, Live,
+                "Close a server that was not used for so long; 0: never.";
+            server_connect_timeout: Duration = Some("15"), Kind::Seconds, Live,
+                "Longest a connection to PostgreSQL and its login may take; 0: no limit.";
+            server_login_retry: Duration = Some("15"), Kind::Seconds, Live,
+                "Longest pause after a failed connection or login before the next try.";
+            server_check_delay: Duration = Some("30"), Kind::Seconds, Live,
+                "Run the check query on a server that idled longer before it is used; 0: always.";
+            server_check_query: String = Some("<empty>"), Kind::Text, Live,
+                "Query that proves a server alive; `<empty>`: an empty query. Empty: no check.";
+            server_reset_query: String = Some("DISCARD ALL"), Kind::Text, Live,
+                "Query that cleans a server on release in session mode. Empty: none.";
+            server_reset_query_always: bool = Some("0"), Kind::Bool01, Live,
+                "Run `server_reset_query` in the other modes as well.";
+        }
+    }
+    known {
+        Process {
+            conffile = None, Kind::Text, Live, Support::AcceptAndWarn("the file is the one given at the start"),
+                "The configuration file.";
+            job_name = Some("pgbouncer"), Kind::Text, Restart, Support::AcceptAndWarn("it names a Windows service"),
+                "Name of the Windows service.";
+            service_name = Some("pgbouncer"), Kind::Text, Restart, Support::AcceptAndWarn("it names a Windows service"),
+                "Name of the Windows service.";
+            suspend_timeout = Some("10"), Kind::Seconds, Live, Support::AcceptAndWarn("there is no SUSPEND"),
+                "How long SUSPEND waits.";
+            peer_id = Some("0"), Kind::Int, Live, Support::DefaultOnly,
+                "This process's number among `[peers]`.";
+        }
+        Log {
+            syslog = Some("0"), Kind::Bool01, Live, Support::DefaultOnly,
+                "Write the log to syslog.";
+            syslog_ident = Some("pgbouncer"), Kind::Text, Live, Support::AcceptAndWarn(NO_SYSLOG),
+                "Name in syslog.";
+            syslog_facility = Some("daemon"), Kind::Enum(&["auth", "authpriv", "daemon", "user", "local0", "local1",
+                "local2", "local3", "local4", "local5", "local6", "local7"]), Live, Support::AcceptAndWarn(NO_SYSLOG),
+                "Facility in syslog.";
+        }
+        Socket {
+            pkt_buf = Some("4096"), Kind::Int, Restart, Support::AcceptAndWarn("buffers grow as needed"),
+                "Size of a buffer.";
+            sbuf_loopcnt = Some("5"), Kind::Int, Live, Support::AcceptAndWarn(ONE_THREADED),
+                "Buffers read from one socket in a turn.";
+            tcp_defer_accept = Some("1"), Kind::Int, Live, Support::AcceptAndWarn("connections are accepted at once"),
+                "Accept a connection when its first data arrive.";
+        }
+        Login {
+            auth_hba_file = Some(""), Kind::Text, Live, Support::DefaultOnly,
+                "Rules for `auth_type = hba`.";
+            auth_ident_file = None, Kind::Text, Live, Support::DefaultOnly,
+                "Maps of system users for `auth_type = hba`.";
+            auth_ldap_options = None, Kind::Text, Live, Support::DefaultOnly,
+                "Options for `auth_type = ldap`.";
+            application_name_add_host = Some("0"), Kind::Bool01, Live, Support::DefaultOnly,
+                "Append the client's address to its `application_name`.";
+            login_notify_message = Some(""), Kind::Text, Live, Support::DefaultOnly,
+                "Notice sent at the end of each login.";
+        }
+        Client {
+            disable_pqexec = Some("0"), Kind::Bool01, Restart, Support::DefaultOnly,
+                "Refuse the simple query protocol.";
+        }
+        Pool {
+            autodb_idle_timeout = Some("3600"), Kind::Seconds, Live, Support::AcceptAndWarn(NO_FORGETTING),
+                "Forget a database made by `*` that was not used for so long.";
+            pool_idle_timeout = Some("0"), Kind::Seconds, Live, Support::AcceptAndWarn(NO_FORGETTING),
+                "Forget a pool without connections after so long.";
+        }
+        Server {
+            server_fast_close = Some("0"), Kind::Bool01, Live, Support::DefaultOnly,
+                "In session mode, close an outdated server together with its client.";
+        }
+        Tls {
+            client_tls_sslmode = Some("disable"), Kind::Enum(SSL_MODES), Live, Support::DefaultOnly,
+                "TLS with clients.";
+            client_tls_key_file = Some(""), Kind::Text, Live, Support::DefaultOnly, "Our private key.";
+            client_tls_cert_file = Some(""), Kind::Text, Live, Support::DefaultOnly, "Our certificate.";
+            client_tls_ca_file = Some(""), Kind::Text, Live, Support::DefaultOnly,
+                "Authorities that client certificates must come from.";
+            client_tls_protocols = Some("secure"), Kind::Text, Live, Support::DefaultOnly, "TLS versions.";
+            client_tls_ciphers = Some("default"), Kind::Text, Live, Support::DefaultOnly, "Ciphers up to TLS 1.2.";
+            client_tls13_ciphers = None, Kind::Text, Live, Support::DefaultOnly, "Ciphers of TLS 1.3.";
+            client_tls_dheparams = Some("auto"), Kind::Text, Live, Support::DefaultOnly, "DH parameters.";
+            client_tls_ecdhcurve = Some("auto"), Kind::Text, Live, Support::DefaultOnly, "ECDH curve.";
+            server_tls_sslmode = Some("prefer"), Kind::Enum(SSL_MODES), Live,
+                Support::OneOf(&["disable", "allow", "prefer"]),
+                "TLS with PostgreSQL. Connections are plain for now, which `prefer` allows.";
+            server_tls_ca_file = Some(""), Kind::Text, Live, Support::DefaultOnly,
+                "Authorities that PostgreSQL's certificate must come from.";
+            server_tls_key_file = Some(""), Kind::Text, Live, Support::DefaultOnly, "Our private key.";
+            server_tls_cert_file = Some(""), Kind::Text, Live, Support::DefaultOnly, "Our certificate.";
+            server_tls_protocols = Some("secure"), Kind::Text, Live, Support::DefaultOnly, "TLS versions.";
+            server_tls_ciphers = Some("default"), Kind::Text, Live, Support::DefaultOnly, "Ciphers up to TLS 1.2.";
+            server_tls13_ciphers = None, Kind::Text, Live, Support::DefaultOnly, "Ciphers of TLS 1.3.";
+        }
+        Dns {
+            dns_max_ttl = Some("15"), Kind::Seconds, Live, Support::AcceptAndWarn(OWN_RESOLVER),
+                "How long addresses are remembered.";
+            dns_nxdomain_ttl = Some("15"), Kind::Seconds, Live, Support::AcceptAndWarn(OWN_RESOLVER),
+                "How long failed look-ups are remembered.";
+            dns_zone_check_period = Some("0"), Kind::Seconds, Live, Support::AcceptAndWarn(OWN_RESOLVER),
+                "Period of checks for changed zones.";
+            resolv_conf = Some(""), Kind::Text, Restart, Support::AcceptAndWarn(OWN_RESOLVER),
+                "Alternative `resolv.conf`.";
+        }
+    }
+}
+
+const SSL_MODES: &[&str] = &[
+    "disable",
+    "allow",
+    "prefer",
+    "require",
+    "verify-ca",
+    "verify-full",
+];
+
+impl Settings {
+    /// The value as SHOW CONFIG prints it; `None` for one that is not set, or an unknown name.
+    pub fn get(&self, name: &str) -> Option<String> {
+        let setting = Setting::find(name)?;
+        if let Some((is_set, text)) = self.print_field(name) {
+            // An empty file name has a default, "", and is no NULL in SHOW CONFIG.
+            return (is_set || setting.default.is_some()).then_some(text);
+        }
+        let noted = self.noted.get(name).cloned();
+        noted.or_else(|| setting.default.map(str::to_owned))
+    }
+
+    /// Changes a setting as the console's SET does: one that is read at start only stays as it is.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<Applied, Problem> {
+        let setting = find(name)?;
+        if setting.reload == Reload::Restart {
+            // A wrong value is still an error, so that it is not found out at the next start.
+            self.clone().assign(name, value)?;
+            return Ok(Applied::NeedsRestart);
+        }
+        match self.assign(name, value)? {
+            Some(reason) => Ok(Applied::NoEffect(reason)),
+            None if setting.reload == Reload::NewConnections => Ok(Applied::NewConnections),
+            None => Ok(Applied::Now),
+        }
+    }
+
+    /// Gives a setting its value from a file, the environment or the command line.
+    ///
+    /// Returns why the setting has no meaning here, if it has none: the caller makes it a warning.
+    pub fn assign(&mut self, name: &str, value: &str) -> Result<Option<&'static str>, Problem> {
+        let setting = find(name)?;
+        let supported = self
+            .read_field(setting.name, value)
+            .map_err(|f| problem(setting, value, f))?;
+        if supported {
+            return Ok(None);
+        }
+        let empty = value.is_empty() && setting.kind == Kind::Text;
+        let normal = setting
+            .kind
+            .normalise(value)
+            .map_err(|f| problem(setting, value, f))?;
+        let is_default = setting.default.unwrap_or_default() == normal;
+        let warning = match setting.support {
+            Support::AcceptAndWarn(reason) => (!is_default).then_some(reason),
+            Support::OneOf(values) if values.contains(&normal.as_str()) => None,
+            Support::Full | Support::DefaultOnly if is_default || empty => None,
+            Support::Full | Support::DefaultOnly | Support::OneOf(_) => {
+                return Err(Problem::unsupported(name, value));
+            }
+        };
+        self.noted.insert(setting.name, normal);
+        Ok(warning)
+    }
+
+    /// Puts a setting back to its default.
+    pub(crate) fn reset(&mut self, setting: &'static Setting) {
+        self.copy_field(setting.name, &Self::default());
+        self.noted.remove(setting.name);
+    }
+
+    /// Takes over from the running settings what only a restart can change.
+    pub(crate) fn keep_restart_settings(&mut self, running: &Self) {
+        for setting in TABLE
+            .iter()
+            .filter(|setting| setting.reload == Reload::Restart)
+        {
+            self.copy_field(setting.name, running);
+        }
+    }
+
+    /// Records the configuration file, which SHOW CONFIG prints as `conffile`.
+    pub(crate) fn note_conffile(&mut self, path: &std::path::Path) {
+        self.noted.insert("conffile", path.display().to_string());
+    }
+}
+
+fn find(name: &str) -> Result<&'static Setting, Problem> {
+    Setting::find(name)
+        .ok_or_else(|| Problem::unknown_key(name, TABLE.iter().map(|setting| setting.name)))
+}
+
+fn problem(setting: &Setting, value: &str, fault: Fault) -> Problem {
+    match fault {
+        Fault::Expected(expected) => Problem::invalid(setting.name, value, expected),
+        Fault::Unsupported => Problem::unsupported(setting.name, value),
+    }
+}
+
+/// The text of `docs/settings.md`.
+pub fn markdown() -> String {
+    let mut text = String::from(
+        "# Settings\n\n\
+         Generated from the table in `src/config/settings.rs`; `UPDATE_DOCS=1 cargo test settings` rewrites it.\n\n\
+         Names, kinds and defaults are PgBouncer's. In `pgbouncer.ini` they stand in `[pgbouncer]`, in a\n\
+         TOML file in `[general]`, and in the environment in upper case. Times are in seconds with an\n\
+         optional decimal fraction unless a row says otherwise.\n\n\
+         *Reload* says when a changed value takes effect: at once (*live*), for connections made after the\n\
+         change (*new connections*), or only after a *restart*.\n",
+    );
+    for (scope, title) in Scope::ALL {
+        let rows = || TABLE.iter().filter(|setting| setting.scope == scope);
+        if rows().any(|setting| setting.support == Support::Full) {
+            let _ = write!(
+                text,
+                "\n## {title}\n\n| name | value | default | reload | meaning |\n|---|---|---|---|---|\n"
+            );
+        }
+        for row in rows().filter(|setting| setting.support == Support::Full) {
+            let reload = match row.reload {
+                Reload::Live => "live",
+                Reload::NewConnections => "new connections",
+                Reload::Restart => "restart",
+            };
+            let (kind, default) = (row.kind.describe(), default_cell(row));
+            let _ = writeln!(
+                text,
+                "| `{}` | {kind} | {default} | {reload} | {} |",
+                row.name, row.doc
+            );
+        }
+    }
+    text.push_str(
+        "\n## Accepted without effect\n\n\
+         These are valid, so that an existing file still loads. A value other than the default gives a warning.\n\n\
+         | name | default | meaning in PgBouncer | why not here |\n|---|---|---|---|\n",
+    );
+    for row in TABLE {
+        if let Support::AcceptAndWarn(why) = row.support {
+            let _ = writeln!(
+                text,
+                "| `{}` | {} | {} | {why} |",
+                row.name,
+                default_cell(row),
+                row.doc
+            );
+        }
+    }
+    text.push_str(
+        "\n## Not available in this version\n\n\
+         Anything but the values shown is refused, because ignoring it would change what the file promises.\n\n\
+         | name | accepted | meaning |\n|---|---|---|\n",
+    );
+    for row in TABLE {
+        let accepted = match row.support {
+            Support::Full | Support::AcceptAndWarn(_) => continue,
+            Support::DefaultOnly => default_cell(row),
+            Support::OneOf(values) => values
+                .iter()
+                .map(|v| format!("`{v}`"))
+                .collect::<Vec<_>>()
+                .join(", "),
+        };
+        let _ = writeln!(text, "| `{}` | {accepted} | {} |", row.name, row.doc);
+    }
+    text
+}
+
+fn default_cell(setting: &Setting) -> String {
+    match setting.default {
+        None => "unset".to_owned(),
+        Some("") => "empty".to_owned(),
+        Some(text) => format!("`{text}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Tests of the table itself and of what reads and prints it.
+
+use super::*;
+
+#[test]
+fn every_default_is_a_valid_value_of_its_row_and_prints_back() {
+    for setting in TABLE {
+        let mut settings = Settings::default();
+        let default = setting.default.unwrap_or_default();
+        assert_eq!(
+            settings.assign(setting.name, default).unwrap(),
+            None,
+            "{}",
+            setting.name
+        );
+        assert_eq!(
+            settings.get(setting.name),
+            Settings::default().get(setting.name),
+            "{}",
+            setting.name
+        );
+        if let Some(default) = setting.default {
+            assert_eq!(
+                settings.get(setting.name),
+                Some(setting.kind.normalise(default).unwrap())
+            );
+        }
+    }
+}
+
+#[test]
+fn names_are_unique_and_grouped_for_the_documentation() {
+    let names: std::collections::HashSet<_> = TABLE.iter().map(|setting| setting.name).collect();
+    assert_eq!(names.len(), TABLE.len());
+    for setting in TABLE {
+        assert!(Scope::ALL.iter().any(|(scope, _)| *scope == setting.scope));
+        assert!(
+            setting.doc.ends_with('.') && !setting.doc.contains('|'),
+            "{}",
+            setting.name
+        );
+    }
+}
+
+#[test]
+fn the_typed_view_starts_with_pgbouncers_defaults() {
+    let settings = Settings::default();
+    assert_eq!(settings.listen_port, 6432);
+    assert_eq!(settings.pool_mode, PoolMode::Session);
+    assert_eq!(settings.auth_type, AuthType::Md5);
+    assert_eq!(settings.query_wait_timeout, Duration::from_secs(120));
+    assert_eq!(settings.unix_socket_mode, Mode(0o777));
+    assert_eq!(settings.unix_socket_dir, Some(PathBuf::from("/tmp")));
+    assert_eq!(settings.prepared_statements_memory, ByteSize(256 << 20));
+    assert!(settings.tcp_keepalive);
+}
+
+#[test]
+fn show_config_prints_null_only_where_there_is_no_default() {
+    let mut settings = Settings::default();
+    assert_eq!(settings.get("auth_file"), None);
+    assert_eq!(settings.get("logfile").as_deref(), Some(""));
+    assert_eq!(settings.get("unix_socket_mode").as_deref(), Some("511"));
+    assert_eq!(settings.get("no_such_setting"), None);
+    settings.assign("auth_file", "/etc/users").unwrap();
+    assert_eq!(settings.get("auth_file").as_deref(), Some("/etc/users"));
+    settings.assign("pkt_buf", "0x2000").unwrap();
+    assert_eq!(settings.get("pkt_buf").as_deref(), Some("8192"));
+}
+
+#[test]
+fn set_says_when_the_value_takes_effect() {
+    let mut settings = Settings::default();
+    assert_eq!(settings.set("query_timeout", "1.5").unwrap(), Applied::Now);
+    assert_eq!(settings.query_timeout, Duration::from_millis(1500));
+    assert_eq!(
+        settings.set("tcp_keepalive", "0").unwrap(),
+        Applied::NewConnections
+    );
+    assert_eq!(
+        settings.set("listen_port", "7000").unwrap(),
+        Applied::NeedsRestart
+    );
+    assert_eq!(settings.listen_port, 6432);
+    assert!(matches!(
+        settings.set("dns_max_ttl", "1").unwrap(),
+        Applied::NoEffect(_)
+    ));
+    assert!(settings.set("listen_port", "x").is_err());
+    assert!(settings.set("pool_mode", "x").is_err());
+}
+
+#[test]
+fn a_setting_we_do_not_have_takes_its_default_or_nothing() {
+    let mut settings = Settings::default();
+    assert_eq!(
+        settings.assign("client_tls_sslmode", "Disable").unwrap(),
+        None
+    );
+    assert_eq!(
+        settings.assign("server_tls_sslmode", "allow").unwrap(),
+        None
+    );
+    assert_eq!(settings.assign("server_tls_protocols", "").unwrap(), None);
+    assert_eq!(
+        settings.assign("syslog_ident", "x").unwrap(),
+        Some(NO_SYSLOG)
+    );
+    let refused = [
+        ("client_tls_sslmode", "require"),
+        ("server_tls_sslmode", "verify-full"),
+        ("syslog", "1"),
+        ("auth_hba_file", "/etc/hba"),
+        ("auth_type", "ldap"),
+    ];
+    for (name, value) in refused {
+        let error = settings.assign(name, value).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!("{name} = {value} is not supported by this version of pgferry")
+        );
+    }
+}
+
+#[test]
+fn a_restart_setting_is_kept_from_the_running_settings() {
+    let mut running = Settings::default();
+    running.assign("listen_port", "7000").unwrap();
+    running.assign("pool_mode", "statement").unwrap();
+    let mut new = Settings::default();
+    new.keep_restart_settings(&running);
+    assert_eq!((new.listen_port, new.pool_mode), (7000, PoolMode::Session));
+}
+
+#[test]
+fn the_documentation_is_what_the_table_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/settings.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/docs")).unwrap();
+        std::fs::write(path, markdown()).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == markdown(),
+        "docs/settings.md is stale: UPDATE_DOCS=1 cargo test settings"
+    );
+}
