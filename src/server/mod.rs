@@ -48,6 +48,8 @@ pub enum Effect {
     Unnamed(u64),
     /// The server's unnamed statement was replaced for the pooler's own reasons.
     UnnamedReplaced,
+    /// A Parse under a name that this client has given before: it will fail, and the error should name it.
+    Duplicate(Box<[u8]>),
     /// The text drops names when it is run, in this order.
     Forget(Vec<Forget>),
 }

@@ -85,10 +85,12 @@ pub enum Reply<E> {
         effect: Option<E>,
     },
     /// The request failed. The client gets the message; what was noted for it and for all that
-    /// the server now skips is given back, newest first.
+    /// the server now skips is given back, to be undone.
     Failed {
-        /// To be undone in this order.
-        undo: Vec<E>,
+        /// What was noted for those it skips, newest first: the order to undo them in.
+        skipped: Vec<E>,
+        /// What was noted for the request that failed.
+        failed: Option<E>,
     },
     /// An error that belongs to no request, or leaves its request to be ended by ReadyForQuery.
     Aside,
@@ -131,6 +133,7 @@ pub struct Pipeline<E> {
     /// nobody can tell whether the server read them before or after.
     doubtful_syncs: u32,
     unsure: bool,
+    batch: u64,
 }
 
 impl<E> Default for Pipeline<E> {
@@ -142,6 +145,7 @@ impl<E> Default for Pipeline<E> {
             copy: CopyIn::No,
             doubtful_syncs: 0,
             unsure: false,
+            batch: 0,
         }
     }
 }
@@ -157,12 +161,19 @@ impl<E> Pipeline<E> {
     /// Notes a Sync that is being sent. The server ignores it while it takes COPY data.
     #[inline]
     pub fn push_sync(&mut self, expect: Expect) {
+        self.batch += 1;
         if self.copy == CopyIn::Open {
             self.doubtful_syncs += 1;
         } else {
             self.skipping = false;
             self.push(expect, None);
         }
+    }
+
+    /// How many Syncs were sent: requests of one batch share the fate of an error in it.
+    #[inline]
+    pub fn batch(&self) -> u64 {
+        self.batch
     }
 
     /// Does the server owe nothing, and is it not waiting for a Sync?
@@ -175,6 +186,11 @@ impl<E> Pipeline<E> {
     /// waiting for a Sync.
     pub fn owes_nothing(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Does nothing follow the request that is being answered, but the Sync that ends it?
+    pub fn owes_nothing_more(&self) -> bool {
+        self.entries.iter().skip(1).all(|entry| entry.expect.request() == Request::Sync)
     }
 
     /// Does the server ignore everything until a Sync is sent?
@@ -329,7 +345,10 @@ impl<E> Pipeline<E> {
         match self.current() {
             // ReadyForQuery still follows, and nothing is skipped.
             None | Some(Request::Query | Request::FunctionCall | Request::Sync) => Reply::Aside,
-            Some(_) => Reply::Failed { undo: self.skip_to_sync() },
+            Some(_) => {
+                let failed = self.pop();
+                Reply::Failed { skipped: self.skip_to_sync(), failed }
+            }
         }
     }
 

@@ -1,9 +1,12 @@
 //! Which statements are prepared on *this* server, and in what order they were last used.
 //!
-//! The list runs ahead of the server: a statement is entered when its Parse is sent, and taken
-//! out again if the reply says that it was not done. It may stand over its limit while a batch
-//! is being sent, since a statement the batch still names must not be closed under it; the
-//! surplus is closed just before the Sync.
+//! The list runs ahead of the server: a statement is entered when its Parse is sent. Until the reply is in it counts
+//! only for the rest of the same batch (if the Parse is skipped, so are they), and one whose Parse or
+//! Close was not done is in doubt: it is closed and prepared again before its next use, which is right
+//! whatever the server has.
+//!
+//! The list may stand over its limit while a batch is being sent, since a statement the batch still
+//! names must not be closed under it; the surplus is closed just before the Sync.
 
 use std::sync::Arc;
 
@@ -11,62 +14,111 @@ use lru::LruCache;
 
 use crate::prepared::Statement;
 
+/// What is known of a statement on a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// It is prepared there, or will be by the time the server gets there.
+    Yes,
+    /// It is not.
+    No,
+    /// It may be.
+    InDoubt,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Prepared,
+    /// So many Parses are on their way, the last one in this batch.
+    Sent { count: u32, batch: u64 },
+    InDoubt,
+}
+
+#[derive(Debug)]
+struct Entry {
+    statement: Arc<Statement>,
+    standing: Standing,
+}
+
 /// The least-recently-used list of one server.
 #[derive(Debug)]
 pub struct Statements {
-    prepared: LruCache<u64, Arc<Statement>, ahash::RandomState>,
+    entries: LruCache<u64, Entry, ahash::RandomState>,
 }
 
 impl Default for Statements {
     fn default() -> Self {
-        Self { prepared: LruCache::unbounded_with_hasher(ahash::RandomState::new()) }
+        Self { entries: LruCache::unbounded_with_hasher(ahash::RandomState::new()) }
     }
 }
 
 impl Statements {
-    /// Is the statement prepared here? Marks it as just used.
-    pub fn touch(&mut self, statement: &Statement) -> bool {
-        self.prepared.get(&statement.id()).is_some()
+    /// Is the statement prepared here, for a message of this batch (the number of Syncs sent before)? Marks it
+    /// as just used.
+    #[inline]
+    pub fn touch(&mut self, statement: &Statement, batch: u64) -> Known {
+        match self.entries.get(&statement.id()).map(|entry| entry.standing) {
+            None => Known::No,
+            Some(Standing::Prepared) => Known::Yes,
+            Some(Standing::Sent { batch: sent, .. }) if sent == batch => Known::Yes,
+            Some(Standing::Sent { .. } | Standing::InDoubt) => Known::InDoubt,
+        }
     }
 
-    /// Enters a statement whose Parse is being sent.
-    pub fn insert(&mut self, statement: Arc<Statement>) {
-        self.prepared.put(statement.id(), statement);
+    /// Its Parse is being sent.
+    pub fn sent(&mut self, statement: &Arc<Statement>, batch: u64) {
+        let standing = match self.entries.peek(&statement.id()).map(|entry| entry.standing) {
+            Some(Standing::Sent { count, .. }) => Standing::Sent { count: count + 1, batch },
+            _ => Standing::Sent { count: 1, batch },
+        };
+        self.entries.put(statement.id(), Entry { statement: statement.clone(), standing });
     }
 
-    /// Takes out a statement that is not prepared here after all, or not any more.
-    pub fn remove(&mut self, id: u64) {
-        self.prepared.pop(&id);
+    /// A Parse of it is done.
+    pub fn confirm(&mut self, id: u64) {
+        if let Some(entry) = self.entries.peek_mut(&id) {
+            entry.standing = match entry.standing {
+                Standing::Sent { count: 0 | 1, .. } => Standing::Prepared,
+                Standing::Sent { count, batch } => Standing::Sent { count: count - 1, batch },
+                known @ (Standing::Prepared | Standing::InDoubt) => known,
+            };
+        }
     }
 
-    /// Puts back a statement whose Close was skipped; it is the first to go next time.
+    /// A Parse of it was not done.
+    pub fn doubt(&mut self, id: u64) {
+        if let Some(entry) = self.entries.peek_mut(&id) {
+            entry.standing = Standing::InDoubt;
+        }
+    }
+
+    /// Its Close was not done. It is the first to go next time.
     pub fn restore(&mut self, statement: Arc<Statement>) {
         let id = statement.id();
-        self.prepared.put(id, statement);
-        self.prepared.demote(&id);
+        self.entries.put(id, Entry { statement, standing: Standing::InDoubt });
+        self.entries.demote(&id);
     }
 
     /// Takes out the statement used longest ago if there are more than `limit`.
     pub fn evict_over(&mut self, limit: usize) -> Option<Arc<Statement>> {
-        if self.prepared.len() <= limit {
+        if self.entries.len() <= limit {
             return None;
         }
-        self.prepared.pop_lru().map(|(_, statement)| statement)
+        self.entries.pop_lru().map(|(_, entry)| entry.statement)
     }
 
     /// Forgets everything: the server said `DEALLOCATE ALL` or `DISCARD ALL`.
     pub fn clear(&mut self) {
-        self.prepared.clear();
+        self.entries.clear();
     }
 
     /// How many are prepared here.
     pub fn len(&self) -> usize {
-        self.prepared.len()
+        self.entries.len()
     }
 
     /// Is nothing prepared here?
     pub fn is_empty(&self) -> bool {
-        self.prepared.is_empty()
+        self.entries.is_empty()
     }
 }
 
@@ -87,9 +139,9 @@ mod tests {
         let [a, b, c] = statements(3).try_into().unwrap();
         let mut list = Statements::default();
         for statement in [&a, &b, &c] {
-            list.insert(statement.clone());
+            list.sent(statement, 0);
         }
-        assert!(list.touch(&a));
+        assert_eq!(list.touch(&a, 0), Known::Yes);
         assert_eq!(list.evict_over(2).unwrap().id(), b.id());
         assert!(list.evict_over(2).is_none());
     }
@@ -98,10 +150,33 @@ mod tests {
     fn a_restored_statement_is_the_next_to_go() {
         let [a, b] = statements(2).try_into().unwrap();
         let mut list = Statements::default();
-        list.insert(a.clone());
-        list.insert(b);
+        list.sent(&a, 0);
+        list.sent(&b, 0);
         let evicted = list.evict_over(1).unwrap();
         list.restore(evicted);
         assert_eq!(list.evict_over(1).unwrap().id(), a.id());
+    }
+
+    #[test]
+    fn a_statement_on_its_way_counts_for_its_own_batch_only() {
+        let [a] = statements(1).try_into().unwrap();
+        let mut list = Statements::default();
+        assert_eq!(list.touch(&a, 0), Known::No);
+        list.sent(&a, 0);
+        assert_eq!((list.touch(&a, 0), list.touch(&a, 1)), (Known::Yes, Known::InDoubt));
+        list.confirm(a.id());
+        assert_eq!(list.touch(&a, 1), Known::Yes);
+    }
+
+    #[test]
+    fn a_statement_whose_parse_was_not_done_is_in_doubt_until_it_is() {
+        let [a] = statements(1).try_into().unwrap();
+        let mut list = Statements::default();
+        list.sent(&a, 0);
+        list.doubt(a.id());
+        assert_eq!(list.touch(&a, 1), Known::InDoubt);
+        list.sent(&a, 1);
+        list.confirm(a.id());
+        assert_eq!(list.touch(&a, 2), Known::Yes);
     }
 }

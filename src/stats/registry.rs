@@ -432,6 +432,13 @@ impl ServerEntry {
         self.request_time.load(Ordering::Relaxed)
     }
 
+    /// A statement was asked for: did it have it? Called by its holder, one thread at a time.
+    #[inline]
+    pub fn count_statement(&self, hit: bool) {
+        let counter = if hit { &self.prepare_cache_hits } else { &self.prepare_cache_misses };
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
     /// The id of the client it is lent to; 0 for none.
     pub fn client(&self) -> u64 {
         self.client.load(Ordering::SeqCst)

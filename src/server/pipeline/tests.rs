@@ -27,9 +27,11 @@ fn an_error_gives_back_what_was_noted_newest_first() {
     let mut pipeline = Plain::default();
     pipeline.push(Expect::Forward(Request::Parse), Some("a"));
     pipeline.push(Expect::Synthesize(Request::Parse), Some("b"));
+    pipeline.push(Expect::Forward(Request::Close), Some("c"));
     pipeline.push_sync(Expect::Forward(Request::Sync));
     pipeline.push(Expect::Forward(Request::Parse), Some("after"));
-    assert_eq!(pipeline.error(), Reply::Failed { undo: vec!["b", "a"] });
+    let expected = Reply::Failed { skipped: vec!["c", "b"], failed: Some("a") };
+    assert_eq!(pipeline.error(), expected);
     assert_eq!(pipeline.current(), Some(Request::Sync));
 }
 

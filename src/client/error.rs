@@ -1,0 +1,206 @@
+//! What ends a client's session, or refuses a login: the one place where our errors become
+//! ErrorResponse messages.
+//!
+//! Texts are PgBouncer's, and so is the SQLSTATE `08P01` for all that is the pooler's own: users' scripts
+//! and drivers match on them. An error of PostgreSQL passes through byte for byte and never gets here, save
+//! one that a server's login met with, which goes out with PostgreSQL's own SQLSTATE.
+
+use crate::auth::client_login::Failure;
+use crate::pool::{AdmissionError, WaitError};
+use crate::protocol::backend::{self, ErrorMessage};
+use crate::protocol::sqlstate;
+use crate::{prepared, protocol};
+
+/// Who is at fault: decides the level of the log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The client sent what it should not have, or went away.
+    Client,
+    /// PostgreSQL failed or refused.
+    Server,
+    /// A limit or a decision of the pooler.
+    Pooler,
+}
+
+/// Why a client is sent away.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Bytes that are no message, or not the one that belongs there.
+    #[error("{0}")]
+    Protocol(#[from] protocol::Error),
+    /// A message that a client may not send, by its tag.
+    #[error("unknown pkt")]
+    UnknownMessage(u8),
+    /// Plain bytes behind SSLRequest.
+    #[error("received unencrypted data after SSL request")]
+    DataAfterSslRequest,
+    /// Plain bytes behind GSSENCRequest.
+    #[error("received unencrypted data after GSSAPI encryption request")]
+    DataAfterGssRequest,
+    /// A start-up message without `user`.
+    #[error("no username supplied")]
+    NoUser,
+    /// A start-up parameter that is neither tracked nor ignored.
+    #[error("unsupported startup parameter: {0}")]
+    StartupParameter(String),
+    /// The same, inside of `options`.
+    #[error("unsupported startup parameter in options: {0}")]
+    OptionsParameter(String),
+    /// `replication` in the start-up message.
+    #[error("replication connections are not supported by this version of pgferry")]
+    Replication,
+    /// The login failed.
+    #[error("{0}")]
+    Login(#[from] Failure),
+    /// `auth_type = trust` and nobody of that name.
+    #[error("\"trust\" authentication failed")]
+    TrustFailed,
+    /// `auth_query` knows no such user.
+    #[error("no such user")]
+    NoSuchUser,
+    /// Not configured.
+    #[error("no such database: {0}")]
+    NoSuchDatabase(String),
+    /// The console said DISABLE.
+    #[error("database \"{0}\" is disabled")]
+    DatabaseDisabled(String),
+    /// Something in the configuration that the administrator has to mend; details are in the log.
+    #[error("bouncer config error")]
+    Configuration,
+    /// The console is for `admin_users` and `stats_users`.
+    #[error("not allowed")]
+    NotAllowed,
+    /// Too many clients.
+    #[error("{0}")]
+    Admission(#[from] AdmissionError),
+    /// `client_login_timeout`.
+    #[error("client_login_timeout")]
+    LoginTimeout,
+    /// No server was to be had.
+    #[error("{0}")]
+    Wait(#[from] WaitError),
+    /// Shutdown.
+    #[error("pooler is shutting down")]
+    ShuttingDown,
+    /// Shutdown that waits for servers, and this client has none.
+    #[error("server shutting down")]
+    ServerShuttingDown,
+    /// The server died, or what it sent made no sense.
+    #[error("server conn crashed?")]
+    ServerCrashed,
+    /// A value the client wants for a tracked parameter is not accepted by the server.
+    #[error("invalid server parameter")]
+    InvalidParameter,
+    /// `query_timeout` while the query ran.
+    #[error("query timeout")]
+    QueryTimeout,
+    /// `query_timeout` while it waited for a server.
+    #[error("query_timeout")]
+    QueryTimeoutWaiting,
+    /// `client_idle_timeout`.
+    #[error("client_idle_timeout")]
+    IdleTimeout,
+    /// `idle_transaction_timeout`.
+    #[error("idle transaction timeout")]
+    IdleTransactionTimeout,
+    /// `transaction_timeout`.
+    #[error("transaction timeout")]
+    TransactionTimeout,
+    /// A transaction block in statement pooling.
+    #[error("transaction blocks not allowed in statement pooling mode")]
+    TransactionBlock,
+    /// KILL, or the database is gone from the configuration.
+    #[error("database removed")]
+    DatabaseRemoved,
+    /// KILL_CLIENT.
+    #[error("admin forced disconnect")]
+    AdminDisconnect,
+    /// The statements of all clients together need too much memory.
+    #[error("{0}")]
+    Statements(#[from] prepared::Error),
+}
+
+impl Error {
+    /// The SQLSTATE that the client sees.
+    pub fn sqlstate(&self) -> &str {
+        match self {
+            Self::Wait(WaitError::ServerRefused { sqlstate, .. }) => sqlstate,
+            Self::Statements(_) => sqlstate::OUT_OF_MEMORY,
+            _ => sqlstate::PROTOCOL_VIOLATION,
+        }
+    }
+
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Protocol(_)
+            | Self::UnknownMessage(_)
+            | Self::DataAfterSslRequest
+            | Self::DataAfterGssRequest
+            | Self::NoUser
+            | Self::StartupParameter(_)
+            | Self::OptionsParameter(_)
+            | Self::Replication
+            | Self::Login(_)
+            | Self::TrustFailed
+            | Self::NoSuchUser
+            | Self::NoSuchDatabase(_)
+            | Self::NotAllowed
+            | Self::InvalidParameter
+            | Self::TransactionBlock => Fault::Client,
+            Self::ServerCrashed
+            | Self::Wait(
+                WaitError::ServerRefused { .. } | WaitError::LoginFailed(_) | WaitError::LoginFailing(_),
+            ) => Fault::Server,
+            Self::DatabaseDisabled(_)
+            | Self::Configuration
+            | Self::Admission(_)
+            | Self::LoginTimeout
+            | Self::Wait(WaitError::DatabaseRemoved | WaitError::ShuttingDown | WaitError::Timeout)
+            | Self::ShuttingDown
+            | Self::ServerShuttingDown
+            | Self::QueryTimeout
+            | Self::QueryTimeoutWaiting
+            | Self::IdleTimeout
+            | Self::IdleTransactionTimeout
+            | Self::TransactionTimeout
+            | Self::DatabaseRemoved
+            | Self::AdminDisconnect
+            | Self::Statements(_) => Fault::Pooler,
+        }
+    }
+
+    /// Appends the ErrorResponse: always FATAL, for the connection ends with it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let text = self.to_string();
+        backend::error_response(out, &ErrorMessage::new("FATAL", self.sqlstate(), &text));
+    }
+}
+
+/// How a session ended.
+#[derive(Debug)]
+pub enum Ending {
+    /// The client said Terminate.
+    Terminated,
+    /// The client's connection is gone, without a word.
+    Vanished,
+    /// The client is sent away with this error.
+    Error(Error),
+}
+
+impl Ending {
+    /// What the log says.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Terminated => "client close request".to_owned(),
+            Self::Vanished => "client unexpected eof".to_owned(),
+            Self::Error(error) => error.to_string(),
+        }
+    }
+}
+
+impl<E: Into<Error>> From<E> for Ending {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}

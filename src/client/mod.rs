@@ -1,0 +1,27 @@
+//! One task for each client: it logs the client in, waits for work, takes a lease, relays both ways, gives the
+//! server back.
+//!
+//! [`handshake`] ends in a route; for a pool that is [`session`], a state machine polled as one. What
+//! happens to the bytes is [`translate`]'s (to the server) and [`replies`]' (to the client), both without I/O.
+//! A client that leaves its server in the middle of something is cleaned up after by [`drain`].
+
+pub mod cancel;
+mod context;
+mod drain;
+pub mod error;
+pub mod handshake;
+mod login;
+mod parameters;
+mod prepare;
+mod relay;
+mod replies;
+mod session;
+mod statements;
+pub mod timeouts;
+mod translate;
+
+pub use context::Context;
+pub use error::Error;
+pub use handshake::{ConsoleLogin, Rights, Route, handshake};
+pub use login::serve;
+pub use statements::NamesHeld;

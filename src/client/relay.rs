@@ -1,0 +1,174 @@
+//! The state of the conversation between a client and whichever server serves it, and how bytes are
+//! put together on their way through.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::statements::{NamesHeld, Statements};
+use crate::pool::PoolSettings;
+use crate::prepared::Registry;
+use crate::server::session::Tracked;
+use crate::server::{Doom, Forget, State};
+use crate::stats::{Counters, ServerEntry};
+
+/// The server's side of a link, as the relay works on it.
+#[derive(Debug)]
+pub struct Linked<'a> {
+    /// What we know of the session.
+    pub server: &'a mut State,
+    /// Its place in the live list.
+    pub entry: &'a ServerEntry,
+    /// The pool's counters of this worker.
+    pub counters: &'a Counters,
+}
+
+/// A message whose body is passing through in pieces.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Passing {
+    /// Bytes still to come.
+    pub left: usize,
+    /// Are they sent on, or dropped?
+    pub forward: bool,
+}
+
+/// What a client's conversation is made of, apart from sockets.
+#[derive(Debug)]
+pub struct Relay {
+    /// The client's id.
+    pub id: u64,
+    /// Its statements.
+    pub statements: Statements,
+    /// The values it wants for the tracked parameters.
+    pub tracked: Tracked,
+    /// Portals whose run takes names away.
+    pub portals: HashMap<Box<[u8]>, Forget, ahash::RandomState>,
+    /// Nothing more is taken from the client until the server owes nothing: the last message may have
+    /// changed what names mean.
+    pub fenced: bool,
+    /// A message from the client in pieces.
+    pub inbound: Passing,
+    /// A message from the server in pieces.
+    pub outbound: Passing,
+    /// The client said Terminate.
+    pub terminated: bool,
+    /// The latest settings of the pool.
+    pub settings: Arc<PoolSettings>,
+    /// The shared statements.
+    pub registry: Registry,
+    /// What all clients' names take.
+    pub names_held: NamesHeld,
+    /// The last reply made the server idle between transactions.
+    pub status_changed: bool,
+}
+
+/// Bytes being sent on: most often a run of what was read, untouched; once something is
+/// changed, taken out or put in, a copy.
+#[derive(Debug)]
+pub struct Outgoing<'a> {
+    input: &'a [u8],
+    run: Range<usize>,
+    copied: &'a mut Vec<u8>,
+}
+
+impl<'a> Outgoing<'a> {
+    /// Sends on parts of `input`; `buffer` must be empty.
+    pub fn new(input: &'a [u8], buffer: &'a mut Vec<u8>) -> Self {
+        Self { input, run: 0..0, copied: buffer }
+    }
+
+    /// These bytes of the input go on as they are.
+    #[inline]
+    pub fn pass(&mut self, range: Range<usize>) {
+        if self.run.end == range.start {
+            self.run.end = range.end;
+        } else {
+            self.settle();
+            self.run = range;
+        }
+    }
+
+    /// Something else goes in here.
+    pub fn insert(&mut self) -> &mut Vec<u8> {
+        self.settle();
+        self.copied
+    }
+
+    fn settle(&mut self) {
+        self.copied.extend_from_slice(self.input.get(self.run.clone()).unwrap_or_default());
+        self.run = self.run.end..self.run.end;
+    }
+
+    /// All that goes out.
+    #[inline]
+    pub fn finish(&mut self) -> &[u8] {
+        if self.copied.is_empty() {
+            return self.input.get(self.run.clone()).unwrap_or_default();
+        }
+        self.settle();
+        self.copied
+    }
+}
+
+impl Relay {
+    /// Is a message only half through, in either direction?
+    pub fn is_mid_message(&self) -> bool {
+        self.inbound.left > 0 || self.outbound.left > 0
+    }
+
+    /// May names be given to statements (`max_prepared_statements` is not 0)?
+    pub fn translates(&self) -> bool {
+        self.settings.max_prepared_statements > 0
+    }
+
+    /// The link ends: what lived with it is gone.
+    pub fn unlink(&mut self) {
+        self.fenced = false;
+        if !self.portals.is_empty() {
+            self.portals.clear();
+        }
+    }
+}
+
+impl Linked<'_> {
+    /// A statement was asked for: did the server have it?
+    #[inline]
+    pub fn count(&mut self, hit: bool) {
+        if hit {
+            self.counters.prepare_cache_hits.add(1);
+        } else {
+            self.counters.prepare_cache_misses.add(1);
+        }
+        self.entry.count_statement(hit);
+    }
+
+    /// The server's stream can't be followed any more.
+    pub fn doom(&mut self, doom: Doom) {
+        self.server.doom.get_or_insert(doom);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_untouched_run_is_not_copied() {
+        let (input, mut buffer) = (b"abcdef", Vec::new());
+        let mut out = Outgoing::new(input, &mut buffer);
+        out.pass(0..2);
+        out.pass(2..6);
+        assert_eq!(out.finish().as_ptr(), input.as_ptr());
+    }
+
+    #[test]
+    fn insertions_stand_where_they_were_made() {
+        let mut buffer = Vec::new();
+        let mut out = Outgoing::new(b"abcdef", &mut buffer);
+        out.pass(0..2);
+        out.insert().extend_from_slice(b"XY");
+        out.pass(2..3);
+        out.pass(4..6);
+        assert_eq!(out.finish(), b"abXYcef");
+    }
+}

@@ -1,0 +1,208 @@
+//! From the server to the client: replies to what the client asked go on, replies to what the pooler asked stop
+//! here, and what the pooler answers itself is put in at its place in the order.
+
+use super::relay::{Linked, Outgoing, Passing, Relay};
+use super::translate::pass_body;
+use crate::protocol::backend::{self, tag};
+use crate::protocol::frame::{Frame, cut};
+use crate::server::pipeline::{Desync, Reply, Request};
+use crate::server::{Doom, Effect, Forget, Unnamed};
+
+/// The longest message accepted from a server: what its length field can say.
+const LONGEST: usize = i32::MAX as usize;
+
+impl Relay {
+    /// Takes what the server sent; says how many bytes were used. What goes to the client is put into `out`.
+    /// On an error the server's stream makes no sense any more.
+    pub fn from_server(
+        &mut self,
+        linked: &mut Linked<'_>,
+        input: &[u8],
+        out: &mut Outgoing<'_>,
+    ) -> Result<usize, Desync> {
+        let mut at = 0;
+        while at < input.len() {
+            if self.outbound.left > 0 {
+                at += pass_body(&mut self.outbound, input, at, out);
+                continue;
+            }
+            let rest = input.get(at..).unwrap_or_default();
+            let Some(frame) = cut(rest, LONGEST).map_err(|_| desync(rest))? else { break };
+            if !frame.is_complete() && is_read(frame.tag) {
+                break;
+            }
+            let held = frame.bytes.len();
+            let forward = self.reply(linked, &frame, out)?;
+            if forward {
+                out.pass(at..at + held);
+            }
+            self.outbound = Passing { left: frame.missing(), forward };
+            at += held;
+            self.answer(linked, out);
+        }
+        Ok(at)
+    }
+
+    /// Puts in what it is our turn to say.
+    #[inline]
+    pub fn answer(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
+        while let Some(request) = linked.server.pipeline.take_synthesized() {
+            match request {
+                Request::Parse => backend::parse_complete(out.insert()),
+                _ => backend::close_complete(out.insert()),
+            }
+        }
+    }
+
+    /// Does this message go on to the client?
+    fn reply(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<bool, Desync> {
+        match frame.tag {
+            tag::ERROR_RESPONSE => {
+                self.error(linked, frame, out);
+                return Ok(false);
+            }
+            tag::NOTICE_RESPONSE | tag::NOTIFICATION_RESPONSE => return Ok(true),
+            tag::PARAMETER_STATUS => {
+                let (name, value) = backend::read_parameter_status(frame.body()).map_err(|_| desync(frame.bytes))?;
+                if linked.server.tracked.set(name, value) {
+                    self.tracked.set(name, value);
+                }
+                return Ok(true);
+            }
+            tag::COMMAND_COMPLETE => self.command_complete(linked, frame),
+            tag::READY_FOR_QUERY => {
+                linked.server.status = backend::read_ready_for_query(frame.body()).map_err(|_| desync(frame.bytes))?;
+            }
+            _ => {}
+        }
+        match linked.server.pipeline.reply(frame.tag)? {
+            Reply::Part { forward } => Ok(forward),
+            Reply::Done { forward, effect, .. } => {
+                if let Some(effect) = effect {
+                    self.done(linked, &effect);
+                }
+                Ok(forward)
+            }
+            Reply::Failed { .. } | Reply::Aside => Ok(true),
+        }
+    }
+
+    /// What was noted when a request was sent is true now.
+    fn done(&mut self, linked: &mut Linked<'_>, effect: &Effect) {
+        match effect {
+            Effect::Named { sent: Some(id), .. } | Effect::Prepared(id) => linked.server.statements.confirm(*id),
+            Effect::Unnamed(version) => self.statements.confirm_unnamed(*version),
+            Effect::Named { sent: None, .. }
+            | Effect::Closed(..)
+            | Effect::Evicted(_)
+            | Effect::UnnamedReplaced
+            | Effect::Duplicate(_)
+            | Effect::Forget(_) => {}
+        }
+    }
+
+    /// A command is complete: did it take names away?
+    fn command_complete(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>) {
+        let Ok(command) = backend::command_tag(frame.body()) else { return };
+        let dropped = match command {
+            b"DEALLOCATE" => match linked.server.pipeline.current_effect() {
+                // One by one: a text with several of these completes each on its own.
+                Some(Effect::Forget(list)) => {
+                    let next = list.iter().position(|forget| matches!(forget, Forget::Name(_)));
+                    next.map(|at| list.remove(at))
+                }
+                _ => None,
+            },
+            b"DEALLOCATE ALL" | b"DISCARD ALL" => Some(Forget::All),
+            _ => None,
+        };
+        match dropped {
+            Some(Forget::Name(name)) => {
+                self.statements.remove(&name);
+            }
+            Some(Forget::All) => {
+                if !self.fenced && !linked.server.pipeline.owes_nothing_more() {
+                    // The text did not look like it: what was sent since may rest on what is gone now.
+                    linked.doom(Doom::Desync);
+                }
+                linked.server.statements.clear();
+                if self.translates() {
+                    self.statements.clear();
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// An error: it goes on to the client with the client's own names, and what the server will skip is undone.
+    fn error(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) {
+        match self.name_in(linked, frame.body()) {
+            Some((ours, theirs)) => backend::rename_in_error(out.insert(), frame.body(), &ours, &theirs),
+            None => out.insert().extend_from_slice(frame.bytes),
+        }
+        let Reply::Failed { skipped, failed } = linked.server.pipeline.error() else { return };
+        for effect in skipped {
+            self.undo(linked, effect);
+        }
+        match failed {
+            Some(Effect::Unnamed(version)) => {
+                self.statements.fail_unnamed(version);
+                linked.server.unnamed = Unnamed::Unknown;
+            }
+            Some(effect) => self.undo(linked, effect),
+            None => {}
+        }
+    }
+
+    /// Takes back what was noted for a request that was not done.
+    pub(super) fn undo(&mut self, linked: &mut Linked<'_>, effect: Effect) {
+        match effect {
+            Effect::Named { name, sent } => {
+                self.statements.remove(&name);
+                if let Some(id) = sent {
+                    linked.server.statements.doubt(id);
+                }
+            }
+            Effect::Prepared(id) => linked.server.statements.doubt(id),
+            Effect::Closed(name, named) => self.statements.insert(name, named),
+            Effect::Evicted(statement) => linked.server.statements.restore(statement.0),
+            Effect::Unnamed(version) => {
+                self.statements.skip_unnamed(version);
+                linked.server.unnamed = Unnamed::Unknown;
+            }
+            Effect::UnnamedReplaced => linked.server.unnamed = Unnamed::Unknown,
+            Effect::Duplicate(_) | Effect::Forget(_) => {}
+        }
+    }
+
+    /// One of our names in the text of an error, and the client's name for the same thing.
+    fn name_in(&self, linked: &mut Linked<'_>, body: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+        let prefix = self.registry.prefix().as_bytes();
+        let from = memchr::memmem::find(body, prefix)?;
+        let ours = body.get(from..)?;
+        let end = ours.iter().position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')?;
+        let ours = ours.get(..end)?;
+        if let Some(name) = self.statements.name_of(ours) {
+            return Some((ours.to_vec(), name.to_vec()));
+        }
+        let theirs = match linked.server.pipeline.current_effect()? {
+            Effect::Duplicate(name) => name.to_vec(),
+            Effect::Forget(list) => list.iter().find_map(|forget| match forget {
+                Forget::Name(name) => Some(name.to_vec()),
+                Forget::All => None,
+            })?,
+            _ => return None,
+        };
+        Some((ours.to_vec(), theirs))
+    }
+}
+
+/// Messages that are looked into, and so must be there as a whole.
+#[inline]
+fn is_read(tag: u8) -> bool {
+    matches!(tag, tag::READY_FOR_QUERY | tag::ERROR_RESPONSE | tag::PARAMETER_STATUS | tag::COMMAND_COMPLETE)
+}
+
+fn desync(bytes: &[u8]) -> Desync {
+    Desync { tag: bytes.first().copied().unwrap_or_default().into() }
+}

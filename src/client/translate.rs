@@ -1,0 +1,503 @@
+//! From the client to the server: every message is passed on, renamed, held back or answered here.
+//!
+//! A named statement goes by its global name on the server, and is prepared there just in time. What is noted down
+//! ahead of the server's answer goes along with the request through the pipeline, and is taken
+//! back if the server does not do it.
+
+use std::sync::Arc;
+
+use super::Error;
+use super::relay::{Linked, Outgoing, Passing, Relay};
+use super::statements::plain;
+use crate::protocol::frame::{Frame, HEADER_LEN, cut};
+use crate::protocol::frontend::{self, BindHead, Execute, Named as NamedView, Parse, Target, tag};
+use crate::protocol::{backend::TxStatus, rewrite};
+use crate::server::pipeline::{Expect, Request};
+use crate::prepared::Statement;
+use crate::server::statements::Known;
+use crate::server::{Effect, Forget, Named, StatementRef, Unnamed};
+use crate::sql::classify::{StatementChange, statement_changes};
+
+/// A text up to this length is looked at before it is sent on; a longer one streams through.
+const LOOK_AT: usize = 64 * 1024;
+
+/// An unnamed Parse up to this length is kept, so that a later message can use the statement on another server.
+const KEEP_UNNAMED: usize = 1 << 20;
+
+/// What is to be done with a message.
+enum Step {
+    /// It goes on as it is.
+    Pass,
+    /// So many of its bytes have been dealt with; the rest goes on as it is.
+    PassAfter(usize),
+    /// All of it has been dealt with.
+    Done,
+    /// It is not sent on.
+    Drop,
+    /// It can't be dealt with before more of it is there.
+    Incomplete,
+    /// It can't be dealt with before the server has answered what it owes.
+    Fenced,
+}
+
+impl Relay {
+    /// Takes what the client sent; says how many bytes were used. What goes to the server is put
+    /// into `out`.
+    pub fn from_client(
+        &mut self,
+        linked: &mut Linked<'_>,
+        input: &[u8],
+        out: &mut Outgoing<'_>,
+    ) -> Result<usize, Error> {
+        let mut at = 0;
+        while at < input.len() && !self.terminated {
+            if self.inbound.left > 0 {
+                at += pass_body(&mut self.inbound, input, at, out);
+                continue;
+            }
+            let rest = input.get(at..).unwrap_or_default();
+            let Some(frame) = cut(rest, self.settings.max_packet_size)? else { break };
+            let held = frame.bytes.len();
+            match self.message(linked, &frame, out)? {
+                Step::Pass => {
+                    out.pass(at..at + held);
+                    self.inbound = Passing { left: frame.missing(), forward: true };
+                }
+                Step::PassAfter(done) => {
+                    out.pass(at + done..at + held);
+                    self.inbound = Passing { left: frame.missing(), forward: true };
+                }
+                Step::Done => {}
+                Step::Drop => self.inbound = Passing { left: frame.missing(), forward: false },
+                Step::Incomplete | Step::Fenced => break,
+            }
+            at += held;
+        }
+        Ok(at)
+    }
+
+    fn message(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+        if self.fenced {
+            if linked.server.pipeline.owes_nothing() {
+                self.fenced = false;
+            } else if !matches!(frame.tag, tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL) {
+                return Ok(Step::Fenced);
+            }
+        }
+        if linked.server.pipeline.is_skipping() && !matches!(frame.tag, tag::SYNC | tag::TERMINATE) {
+            // The server would ignore it, and PostgreSQL ignores even a Query here.
+            return Ok(Step::Drop);
+        }
+        match frame.tag {
+            tag::QUERY => self.query(linked, frame, out),
+            tag::PARSE => self.parse(linked, frame, out),
+            tag::BIND => self.bind(linked, frame, out),
+            tag::DESCRIBE => self.describe(linked, frame, out),
+            tag::EXECUTE => self.execute(linked, frame, out),
+            tag::CLOSE => self.close(linked, frame, out),
+            tag::SYNC => Ok(self.sync(linked, out)),
+            tag::FLUSH => Ok(Step::Pass),
+            tag::FUNCTION_CALL => {
+                linked.server.pipeline.push(Expect::Forward(Request::FunctionCall), None);
+                Ok(Step::Pass)
+            }
+            tag::COPY_DATA => Ok(if linked.server.pipeline.wants_copy_data() { Step::Pass } else { Step::Drop }),
+            tag::COPY_DONE | tag::COPY_FAIL => {
+                Ok(if linked.server.pipeline.end_copy() { Step::Pass } else { Step::Drop })
+            }
+            tag::TERMINATE => {
+                self.terminated = true;
+                Ok(Step::Drop)
+            }
+            other => Err(Error::UnknownMessage(other)),
+        }
+    }
+
+    fn query(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+        if !frame.is_complete() {
+            if frame.len <= LOOK_AT {
+                return Ok(Step::Incomplete);
+            }
+        } else {
+            let changes = statement_changes(frame.body());
+            if !changes.is_empty() {
+                return self.query_that_drops_names(linked, frame, &changes, out);
+            }
+        }
+        let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
+        linked.server.unnamed = Unnamed::Unknown;
+        linked.server.pipeline.push(Expect::Forward(Request::Query), effect);
+        Ok(Step::Pass)
+    }
+
+    /// A text with DEALLOCATE or DISCARD ALL. A name of the client's is not known to the server, and what
+    /// it stands for may serve other clients there; so a stand-in that does nothing is prepared and the text
+    /// drops that.
+    fn query_that_drops_names(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        changes: &[StatementChange],
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
+        let sql = frontend::Query::read(frame.body())?.sql;
+        let mut text = Vec::new();
+        let (mut copied, mut forget, mut stand_ins) = (0, Vec::new(), 0_usize);
+        for change in changes {
+            let StatementChange::Deallocate { name, span } = change else {
+                forget.push(Forget::All);
+                continue;
+            };
+            let dropped_before = forget.iter().any(|earlier| match earlier {
+                Forget::Name(dropped) => **dropped == **name,
+                Forget::All => true,
+            });
+            if dropped_before || self.statements.get(name).is_none() {
+                // Not a name of ours: PostgreSQL knows it, or will say that it does not.
+                continue;
+            }
+            text.extend_from_slice(sql.get(copied..span.start).unwrap_or_default());
+            text.extend_from_slice(&self.stand_in(stand_ins));
+            copied = span.end;
+            stand_ins += 1;
+            forget.push(Forget::Name(name.as_slice().into()));
+        }
+        text.extend_from_slice(sql.get(copied..).unwrap_or_default());
+        // In a failed transaction nothing is dropped, and nothing could be prepared.
+        if stand_ins > 0 && linked.server.status != TxStatus::Failed {
+            (0..stand_ins).for_each(|number| self.put_stand_in(linked, number, out));
+            frontend::sync(out.insert());
+            linked.server.pipeline.push_sync(Expect::Swallow(Request::Sync));
+        }
+        if let Some(version) = self.statements.drop_unnamed() {
+            self.statements.confirm_unnamed(version);
+        }
+        linked.server.unnamed = Unnamed::Unknown;
+        linked.server.pipeline.push(Expect::Forward(Request::Query), Some(Effect::Forget(forget)));
+        frontend::query(out.insert(), &text);
+        self.fenced = true;
+        Ok(Step::Done)
+    }
+
+    /// The name of a stand-in, as a quoted identifier has it inside.
+    fn stand_in(&self, number: usize) -> Vec<u8> {
+        format!("{}gone{number}", self.registry.prefix()).into_bytes()
+    }
+
+    /// Prepares a stand-in: an empty statement, which can be prepared whatever the session looks like.
+    fn put_stand_in(&self, linked: &mut Linked<'_>, number: usize, out: &mut Outgoing<'_>) {
+        let name = self.stand_in(number);
+        // One may be left from a portal that was bound and not run.
+        frontend::close(out.insert(), Target::Statement, &name);
+        linked.server.pipeline.push(Expect::Swallow(Request::Close), None);
+        frontend::parse(out.insert(), &name, &[0, 0, 0]);
+        linked.server.pipeline.push(Expect::Swallow(Request::Parse), None);
+    }
+
+    fn parse(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+        let unnamed = frame.body().first() == Some(&0);
+        if !frame.is_complete() {
+            if !unnamed || frame.len <= KEEP_UNNAMED {
+                return Ok(Step::Incomplete);
+            }
+            // Too long to be kept: it serves this server only.
+            let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
+            linked.server.unnamed = Unnamed::Unknown;
+            linked.server.pipeline.push(Expect::Forward(Request::Parse), effect);
+            return Ok(Step::Pass);
+        }
+        let parse = Parse::read(frame.body())?;
+        let (forget, rewritten) = self.forgetting(&parse);
+        let definition = rewritten.as_deref().unwrap_or(parse.rest);
+        if unnamed {
+            let version = self.statements.replace_unnamed(definition, forget);
+            linked.server.unnamed = Unnamed::Of(self.id, version);
+            linked.server.pipeline.push(Expect::Forward(Request::Parse), Some(Effect::Unnamed(version)));
+            if rewritten.is_none() {
+                return Ok(Step::Pass);
+            }
+            frontend::parse(out.insert(), b"", definition);
+            return Ok(Step::Done);
+        }
+        if !self.translates() && self.statements.get(parse.name).is_none() {
+            linked.server.pipeline.push(Expect::Forward(Request::Parse), None);
+            return Ok(Step::Pass);
+        }
+        linked.counters.client_parses.add(1);
+        self.parse_named(linked, parse.name, definition, forget, out)
+    }
+
+    /// If running the text takes names away: what it takes, and its Parse with a stand-in for the name.
+    fn forgetting(&self, parse: &Parse<'_>) -> (Option<Forget>, Option<Vec<u8>>) {
+        // The extended protocol allows one statement in a text.
+        match statement_changes(parse.sql).into_iter().next() {
+            None => (None, None),
+            Some(StatementChange::DeallocateAll | StatementChange::DiscardAll) => (Some(Forget::All), None),
+            Some(StatementChange::Deallocate { name, span }) => {
+                let mut definition = parse.sql.get(..span.start).unwrap_or_default().to_vec();
+                definition.extend_from_slice(&self.stand_in(0));
+                definition.extend_from_slice(parse.sql.get(span.end..).unwrap_or_default());
+                definition.push(0);
+                definition.extend_from_slice(parse.types);
+                (Some(Forget::Name(name.into_boxed_slice())), Some(definition))
+            }
+        }
+    }
+
+    fn parse_named(
+        &mut self,
+        linked: &mut Linked<'_>,
+        name: &[u8],
+        definition: &[u8],
+        forget: Option<Forget>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
+        if self.statements.get(name).is_some() {
+            self.parse_duplicate(linked, name, definition, out);
+            return Ok(Step::Done);
+        }
+        let budget = self.settings.prepared_memory.saturating_sub(self.names_held.get());
+        let statement = self.registry.intern(definition, budget)?;
+        self.statements.insert(name.into(), Named { forget, ..plain(statement.clone()) });
+        let mut known = linked.server.statements.touch(&statement, linked.server.pipeline.batch());
+        if known == Known::Yes && transaction_may_have_failed(linked) {
+            // PostgreSQL refuses nearly every text in a failed transaction, so it has to be asked.
+            known = Known::InDoubt;
+        }
+        if known == Known::Yes {
+            linked.count(true);
+            let effect = Effect::Named { name: name.into(), sent: None };
+            linked.server.pipeline.push(Expect::Synthesize(Request::Parse), Some(effect));
+        } else {
+            let effect = Effect::Named { name: name.into(), sent: Some(statement.id()) };
+            prepare(linked, &statement, known, (Expect::Forward(Request::Parse), effect), out);
+        }
+        Ok(Step::Done)
+    }
+
+    /// A Parse under a name that is taken. The server has to fail as PostgreSQL would, with this text under a name
+    /// it has; the error gets the client's name on its way back.
+    fn parse_duplicate(&self, linked: &mut Linked<'_>, name: &[u8], definition: &[u8], out: &mut Outgoing<'_>) {
+        self.put_stand_in(linked, 0, out);
+        frontend::parse(out.insert(), &self.stand_in(0), definition);
+        linked.server.pipeline.push(Expect::Forward(Request::Parse), Some(Effect::Duplicate(name.into())));
+    }
+
+    /// Sees to it that the server's unnamed statement is the client's: its text may have been prepared on another
+    /// server, or another client's may be there now.
+    fn ensure_unnamed(&self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
+        let (here, wanted) = (linked.server.unnamed, self.statements.unnamed());
+        let request = match wanted {
+            Some((version, text)) => {
+                if here == Unnamed::Of(self.id, version) {
+                    return;
+                }
+                frontend::parse(out.insert(), b"", &text.definition);
+                linked.server.unnamed = Unnamed::Of(self.id, version);
+                Request::Parse
+            }
+            None => {
+                if here == Unnamed::Empty {
+                    return;
+                }
+                // So that PostgreSQL says that there is none.
+                frontend::close(out.insert(), Target::Statement, b"");
+                linked.server.unnamed = Unnamed::Empty;
+                Request::Close
+            }
+        };
+        linked.server.pipeline.push(Expect::Swallow(request), Some(Effect::UnnamedReplaced));
+    }
+
+    fn bind(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+        let Some(head) = BindHead::read(frame.body())? else {
+            return if frame.is_complete() { Err(crate::protocol::Error::MissingNul.into()) } else { Ok(Step::Incomplete) };
+        };
+        if !self.portals.is_empty() {
+            self.portals.remove(head.portal);
+        }
+        if head.statement.is_empty() {
+            self.ensure_unnamed(linked, out);
+            let forget = self.statements.unnamed().and_then(|(_, text)| text.forget.clone());
+            self.bind_forgetting(linked, head.portal, forget, out);
+            linked.server.pipeline.push(Expect::Forward(Request::Bind), None);
+            return Ok(Step::Pass);
+        }
+        let Some(named) = self.statements.get(head.statement) else {
+            linked.server.pipeline.push(Expect::Forward(Request::Bind), None);
+            return self.foreign(frame, &head, out);
+        };
+        linked.counters.binds.add(1);
+        let statement = &named.statement.0;
+        ensure(linked, statement, out);
+        let (statement, forget) = (statement.clone(), named.forget.clone());
+        self.bind_forgetting(linked, head.portal, forget, out);
+        let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
+        rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
+        linked.server.pipeline.push(Expect::Forward(Request::Bind), None);
+        Ok(Step::PassAfter(HEADER_LEN + head.len))
+    }
+
+    /// A name the client has not given to a statement by Parse. PostgreSQL may know it all the same (SQL's PREPARE),
+    /// and if not, its own error is the right answer. Only our own names are not for clients.
+    fn foreign(&self, frame: &Frame<'_>, head: &BindHead<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+        if !head.statement.starts_with(self.registry.prefix().as_bytes()) {
+            return Ok(Step::Pass);
+        }
+        let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
+        rewrite::bind_head(out.insert(), head, b"?", length)?;
+        Ok(Step::PassAfter(HEADER_LEN + head.len))
+    }
+
+    fn bind_forgetting(
+        &mut self,
+        linked: &mut Linked<'_>,
+        portal: &[u8],
+        forget: Option<Forget>,
+        out: &mut Outgoing<'_>,
+    ) {
+        let Some(forget) = forget else { return };
+        if let Forget::Name(name) = &forget
+            && self.statements.get(name).is_some()
+        {
+            self.put_stand_in(linked, 0, out);
+        }
+        self.portals.insert(portal.into(), forget);
+    }
+
+    fn describe(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+        if !frame.is_complete() {
+            return Ok(Step::Incomplete);
+        }
+        let described = NamedView::read(frame.body())?;
+        let request = match described.target {
+            Target::Portal => Request::DescribePortal,
+            Target::Statement => Request::DescribeStatement,
+        };
+        if described.target == Target::Portal {
+            linked.server.pipeline.push(Expect::Forward(request), None);
+            return Ok(Step::Pass);
+        }
+        if described.name.is_empty() {
+            self.ensure_unnamed(linked, out);
+        } else if let Some(named) = self.statements.get(described.name) {
+            ensure(linked, &named.statement.0, out);
+            rewrite::named(out.insert(), tag::DESCRIBE, Target::Statement, named.statement.0.name());
+            linked.server.pipeline.push(Expect::Forward(request), None);
+            return Ok(Step::Done);
+        } else if described.name.starts_with(self.registry.prefix().as_bytes()) {
+            rewrite::named(out.insert(), tag::DESCRIBE, Target::Statement, b"?");
+            linked.server.pipeline.push(Expect::Forward(request), None);
+            return Ok(Step::Done);
+        }
+        linked.server.pipeline.push(Expect::Forward(request), None);
+        Ok(Step::Pass)
+    }
+
+    fn execute(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+        if !frame.is_complete() {
+            return Ok(Step::Incomplete);
+        }
+        if !self.portals.is_empty()
+            && let Some(forget) = self.portals.get(Execute::read(frame.body())?.portal)
+        {
+            let effect = Effect::Forget(vec![forget.clone()]);
+            linked.server.pipeline.push(Expect::Forward(Request::Execute), Some(effect));
+            out.insert().extend_from_slice(frame.bytes);
+            // The answer is needed before the next message can be understood.
+            frontend::flush(out.insert());
+            self.fenced = true;
+            return Ok(Step::Done);
+        }
+        linked.server.pipeline.push(Expect::Forward(Request::Execute), None);
+        Ok(Step::Pass)
+    }
+
+    fn close(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+        if !frame.is_complete() {
+            return Ok(Step::Incomplete);
+        }
+        let closed = NamedView::read(frame.body())?;
+        if closed.target == Target::Statement {
+            if closed.name.is_empty() {
+                let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
+                linked.server.unnamed = Unnamed::Unknown;
+                linked.server.pipeline.push(Expect::Forward(Request::Close), effect);
+                return Ok(Step::Pass);
+            }
+            if let Some(named) = self.statements.remove(closed.name) {
+                let effect = Effect::Closed(closed.name.into(), named);
+                linked.server.pipeline.push(Expect::Synthesize(Request::Close), Some(effect));
+                return Ok(Step::Done);
+            }
+            if closed.name.starts_with(self.registry.prefix().as_bytes()) {
+                linked.server.pipeline.push(Expect::Synthesize(Request::Close), None);
+                return Ok(Step::Done);
+            }
+        }
+        let _ = out;
+        linked.server.pipeline.push(Expect::Forward(Request::Close), None);
+        Ok(Step::Pass)
+    }
+
+    /// Before the Sync, which ends the batch, statements over the limit are closed: not earlier, since the
+    /// batch may still use them.
+    fn sync(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) -> Step {
+        let pipeline = &mut linked.server.pipeline;
+        if !pipeline.is_skipping() && !pipeline.takes_copy_data() {
+            while let Some(surplus) = linked.server.statements.evict_over(self.settings.max_prepared_statements) {
+                frontend::close(out.insert(), Target::Statement, surplus.name());
+                let effect = Effect::Evicted(StatementRef(surplus));
+                pipeline.push(Expect::Swallow(Request::Close), Some(effect));
+            }
+        }
+        pipeline.push_sync(Expect::Forward(Request::Sync));
+        Step::Pass
+    }
+}
+
+/// Is the transaction failed, or could it be by the time the server gets there?
+fn transaction_may_have_failed(linked: &Linked<'_>) -> bool {
+    linked.server.status == TxStatus::Failed || linked.server.pipeline.owes_ready()
+}
+
+/// Sees to it that the server has the statement by the time it gets what is sent next.
+#[inline]
+fn ensure(linked: &mut Linked<'_>, statement: &Arc<Statement>, out: &mut Outgoing<'_>) {
+    let known = linked.server.statements.touch(statement, linked.server.pipeline.batch());
+    if known == Known::Yes {
+        linked.count(true);
+    } else {
+        let effect = Effect::Prepared(statement.id());
+        prepare(linked, statement, known, (Expect::Swallow(Request::Parse), effect), out);
+    }
+}
+
+/// Sends the statement's Parse; if it may be there already, that one goes first.
+fn prepare(
+    linked: &mut Linked<'_>,
+    statement: &Arc<Statement>,
+    known: Known,
+    (expect, effect): (Expect, Effect),
+    out: &mut Outgoing<'_>,
+) {
+    linked.count(false);
+    linked.counters.server_parses.add(1);
+    if known == Known::InDoubt {
+        frontend::close(out.insert(), Target::Statement, statement.name());
+        linked.server.pipeline.push(Expect::Swallow(Request::Close), None);
+    }
+    frontend::parse(out.insert(), statement.name(), statement.definition());
+    linked.server.pipeline.push(expect, Some(effect));
+    linked.server.statements.sent(statement, linked.server.pipeline.batch());
+}
+
+/// Passes on, or drops, the next piece of a message's body.
+pub(super) fn pass_body(passing: &mut Passing, input: &[u8], at: usize, out: &mut Outgoing<'_>) -> usize {
+    let here = passing.left.min(input.len() - at);
+    if passing.forward {
+        out.pass(at..at + here);
+    }
+    passing.left -= here;
+    here
+}
