@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::error::Problem;
-use crate::config::kind::{Fault, PoolMode, Value, signed_int};
+use crate::config::kind::{Fault, PoolMode, Value, quoted, signed_int};
 use crate::config::users::SecretText;
 
 /// Longest database name, PostgreSQL's `NAMEDATALEN` - 1.
@@ -66,7 +66,7 @@ pub struct Database {
     pub port: u16,
     /// Forced user: the server-side user for every client.
     pub user: Option<String>,
-    /// The forced user's password; `None`: the one in auth_file.
+    /// The forced user's password; `None`: the one in `auth_file`.
     pub password: Option<SecretText>,
     /// Who runs `auth_query` for clients of this database.
     pub auth_user: Option<String>,
@@ -107,14 +107,14 @@ pub struct Database {
     /// `application_name` of the server's startup packet.
     pub application_name: Option<String>,
     /// Users of this database alone, by client name (PgCat's `[pools.NAME.users.N]`). Not empty: nobody
-    /// else may log in to it. Empty: every user of the auth_file may.
+    /// else may log in to it. Empty: every user of the `auth_file` may.
     pub users: HashMap<String, PoolUser>,
 }
 
 /// A user that belongs to one database (PgCat's `[pools.NAME.users.N]`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolUser {
-    /// What the client must prove; `None`: looked up by auth_query.
+    /// What the client must prove; `None`: looked up by `auth_query`.
     pub password: Option<SecretText>,
     /// Servers in this user's pool.
     pub pool_size: Option<usize>,
@@ -191,7 +191,7 @@ impl Database {
 }
 
 /// The keys of a `[databases]` line.
-const KEYS: &[&str] = &[
+pub(crate) const KEYS: &[&str] = &[
     "dbname",
     "host",
     "port",
@@ -241,7 +241,8 @@ pub(crate) fn parse(name: &str, line: &str) -> Result<Database, Problem> {
     Ok(database)
 }
 
-fn set(database: &mut Database, key: &str, value: String) -> Result<(), Problem> {
+/// Gives one key of an entry its value.
+pub(crate) fn set(database: &mut Database, key: &str, value: String) -> Result<(), Problem> {
     match key {
         "dbname" => database.dbname = Some(value),
         "host" if value.contains(',') => return Err(Problem::not_yet("several hosts in host=")),
@@ -260,13 +261,13 @@ fn set(database: &mut Database, key: &str, value: String) -> Result<(), Problem>
         "min_pool_size" => database.min_pool_size = count(key, &value)?,
         "reserve_pool_size" | "reserve_pool" => database.reserve_pool_size = count(key, &value)?,
         "max_db_connections" => {
-            database.max_db_connections = count(key, &value)?.filter(|n| *n > 0)
+            database.max_db_connections = count(key, &value)?.filter(|n| *n > 0);
         }
         "max_db_client_connections" => {
             database.max_db_client_connections = count(key, &value)?.filter(|n| *n > 0);
         }
         "server_lifetime" => {
-            database.server_lifetime = whole_seconds(key, &value)?.filter(|t| !t.is_zero())
+            database.server_lifetime = whole_seconds(key, &value)?.filter(|t| !t.is_zero());
         }
         "query_wait_timeout" => database.query_wait_timeout = whole_seconds(key, &value)?,
         "pool_mode" => database.pool_mode = Some(typed(key, &value)?),
@@ -347,37 +348,23 @@ fn missing_equals(text: &str) -> Problem {
 
 /// One value, and what follows it.
 fn value<'a>(key: &str, text: &'a str) -> Result<(String, &'a str), Problem> {
-    let Some(mut rest) = text.strip_prefix('\'') else {
-        let end = text.find(' ').unwrap_or(text.len());
-        let (bare, after) = text.split_at(end);
-        if bare.contains('\t') {
-            return Err(Problem::Syntax(format!(
-                "tab in the value of {key}: separate pairs with spaces"
-            )));
+    if text.starts_with('\'') {
+        let unterminated = || Problem::Syntax(format!("unterminated quote in the value of {key}"));
+        let (value, after) = quoted(text, '\'').ok_or_else(unterminated)?;
+        if after.is_empty() || after.starts_with(' ') {
+            return Ok((value, after));
         }
-        return Ok((bare.to_owned(), after));
-    };
-    let mut value = String::new();
-    loop {
-        let Some((part, after)) = rest.split_once('\'') else {
-            return Err(Problem::Syntax(format!(
-                "unterminated quote in the value of {key}"
-            )));
-        };
-        value.push_str(part);
-        match after.strip_prefix('\'') {
-            Some(more) => {
-                value.push('\'');
-                rest = more;
-            }
-            None if after.is_empty() || after.starts_with(' ') => return Ok((value, after)),
-            None => {
-                return Err(Problem::Syntax(format!(
-                    "expected a space after the value of {key}"
-                )));
-            }
-        }
+        return Err(Problem::Syntax(format!(
+            "expected a space after the value of {key}"
+        )));
     }
+    let (bare, after) = text.split_at(text.find(' ').unwrap_or(text.len()));
+    if bare.contains('\t') {
+        return Err(Problem::Syntax(format!(
+            "tab in the value of {key}: separate pairs with spaces"
+        )));
+    }
+    Ok((bare.to_owned(), after))
 }
 
 #[cfg(test)]
@@ -453,6 +440,14 @@ mod tests {
             refused("auth_dbname=pgbouncer"),
             refused("load_balance_hosts=random"),
         ].join("\n"), @r#"
+        unknown key "prot"; did you mean "port"?
+        port = 0: expected a port, 1 to 65535
+        port = x: expected a port, 1 to 65535
+        several hosts in host=: not supported by this version of pgferry
+        pool_size = many: expected a whole number
+        pool_mode = sometimes: expected one of session, transaction, statement
+        the name "pgbouncer" is reserved for the console
+        load_balance_hosts = random: expected one of round-robin, disable
         "#);
     }
 

@@ -69,9 +69,8 @@ impl fmt::Display for Place {
 #[error("{place}{problem}")]
 pub struct Error {
     /// The file, line, section and entry.
-    pub place: Place,
+    pub place: Box<Place>,
     /// What is wrong there.
-    #[source]
     pub problem: Problem,
 }
 
@@ -165,12 +164,12 @@ pub enum Problem {
         limit: usize,
     },
     /// The file cannot be read.
-    #[error("cannot read {file}: {source}")]
+    #[error("cannot read {file}: {reason}")]
     Unreadable {
         /// The file as it was named.
         file: String,
         /// What the operating system said.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
 }
 
@@ -178,7 +177,7 @@ impl Problem {
     /// Joins the problem with the place where it was found.
     pub fn at(self, place: Place) -> Error {
         Error {
-            place,
+            place: Box::new(place),
             problem: self,
         }
     }

@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use crate::config::error::{Error, Place, Problem};
+use crate::config::kind::quoted;
 use crate::config::settings::{Reload, Setting, Settings, TABLE};
 use crate::config::{Draft, databases, read_file, users};
 
@@ -194,30 +195,13 @@ fn included(line: &str) -> Result<Option<&str>, Problem> {
 fn key_value(line: &str) -> Result<(String, &str), Problem> {
     // Not the line itself: what was meant as a value may be a password.
     let bad = |what: &str| Problem::Syntax(what.to_owned());
-    let (key, rest) = match line.chars().next() {
-        Some(quote @ ('\'' | '"')) => {
-            let mut key = String::new();
-            let mut rest = line.get(1..).unwrap_or_default();
-            loop {
-                let (part, after) = rest
-                    .split_once(quote)
-                    .ok_or_else(|| bad("unterminated quote in the key"))?;
-                key.push_str(part);
-                match after.strip_prefix(quote) {
-                    Some(more) => {
-                        key.push(quote);
-                        rest = more;
-                    }
-                    None => break (key, after),
-                }
-            }
-        }
-        _ => {
-            let is_bare = |c: char| c.is_ascii_alphanumeric() || "_.-*".contains(c);
-            let end = line.find(|c| !is_bare(c)).unwrap_or(line.len());
-            let (key, rest) = line.split_at(end);
-            (key.to_owned(), rest)
-        }
+    let (key, rest) = if let Some(quote @ ('\'' | '"')) = line.chars().next() {
+        quoted(line, quote).ok_or_else(|| bad("unterminated quote in the key"))?
+    } else {
+        let is_bare = |c: char| c.is_ascii_alphanumeric() || "_.-*".contains(c);
+        let end = line.find(|c| !is_bare(c)).unwrap_or(line.len());
+        let (key, rest) = line.split_at(end);
+        (key.to_owned(), rest)
     };
     if key.is_empty() {
         return Err(bad("expected key = value"));

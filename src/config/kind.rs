@@ -165,6 +165,23 @@ pub(crate) fn print_seconds(value: Duration) -> String {
     }
 }
 
+/// A text that begins with `quote` and ends with another, in which two stand for one; and what follows it.
+pub(crate) fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
+    let mut rest = text.strip_prefix(quote)?;
+    let mut value = String::new();
+    loop {
+        let (part, after) = rest.split_once(quote)?;
+        value.push_str(part);
+        match after.strip_prefix(quote) {
+            Some(more) => {
+                value.push(quote);
+                rest = more;
+            }
+            None => return Some((value, after)),
+        }
+    }
+}
+
 fn word(text: &str, words: &[&'static str]) -> Result<&'static str, Fault> {
     words
         .iter()

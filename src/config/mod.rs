@@ -48,7 +48,7 @@ pub struct Config {
     pub fallback: Option<Arc<Database>>,
     /// What `[users]` says, by user name.
     pub users: HashMap<String, UserSettings>,
-    /// Secrets by user name: the auth_file, and what the environment or a TOML file adds.
+    /// Secrets by user name: the `auth_file`, and what the environment or a TOML file adds.
     pub secrets: HashMap<String, SecretText>,
     /// What the administrator should know, each with its place.
     pub warnings: Vec<String>,
@@ -183,9 +183,9 @@ fn read_file(path: &Path) -> Result<String, Problem> {
         }
         Ok(text)
     };
-    read().map_err(|source| Problem::Unreadable {
+    read().map_err(|reason| Problem::Unreadable {
         file: path.display().to_string(),
-        source,
+        reason,
     })
 }
 

@@ -41,7 +41,7 @@ impl Config {
             .unwrap_or(client_user)
     }
 
-    /// What a client must prove; `None`: no secret is stored, so auth_query is asked.
+    /// What a client must prove; `None`: no secret is stored, so `auth_query` is asked.
     pub fn secret<'a>(
         &'a self,
         database: &'a Database,
@@ -214,7 +214,7 @@ impl Config {
         own.unwrap_or(self.settings.client_idle_timeout)
     }
 
-    /// Who runs auth_query for clients of this database; `None`: it is not used.
+    /// Who runs `auth_query` for clients of this database; `None`: it is not used.
     pub fn auth_user<'a>(&'a self, database: &'a Database) -> Option<&'a str> {
         database
             .auth_user
@@ -230,7 +230,7 @@ impl Config {
             .unwrap_or(&self.settings.auth_query)
     }
 
-    /// The database that auth_query runs in; `None`: the one the client asks for.
+    /// The database that `auth_query` runs in; `None`: the one the client asks for.
     pub fn auth_dbname<'a>(&'a self, database: &'a Database) -> Option<&'a str> {
         database
             .auth_dbname

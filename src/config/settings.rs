@@ -6,12 +6,15 @@
 //! all end in [`Settings::assign`].
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::error::Problem;
 use crate::config::kind::{AuthType, ByteSize, Fault, Kind, Millis, Mode, PoolMode, Value};
+
+mod markdown;
+
+pub use markdown::markdown;
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy)]
@@ -264,7 +267,7 @@ settings! {
             stats_users: Vec<String> = Some(""), Kind::List, Live,
                 "Users who may run the console's SHOW commands.";
             auth_type: AuthType = Some("md5"), Kind::Enum(AuthType::WORDS), Live,
-                "How clients prove who they are.";
+                "How clients prove who they are. `cert`, `hba`, `ldap` and `pam` are refused in this version.";
             auth_file: Option<PathBuf> = None, Kind::Text, Live,
                 "File of users and their secrets, `\"user\" \"secret\"` a line.";
             auth_user: Option<String> = None, Kind::Text, Live,
@@ -498,7 +501,11 @@ impl Settings {
                 return Err(Problem::unsupported(name, value));
             }
         };
-        self.noted.insert(setting.name, normal);
+        if empty && setting.default.is_none() {
+            self.noted.remove(setting.name);
+        } else {
+            self.noted.insert(setting.name, normal);
+        }
         Ok(warning)
     }
 
@@ -519,7 +526,7 @@ impl Settings {
     }
 
     /// Records the configuration file, which SHOW CONFIG prints as `conffile`.
-    pub(crate) fn note_conffile(&mut self, path: &std::path::Path) {
+    pub(crate) fn note_conffile(&mut self, path: &Path) {
         self.noted.insert("conffile", path.display().to_string());
     }
 }
@@ -533,83 +540,6 @@ fn problem(setting: &Setting, value: &str, fault: Fault) -> Problem {
     match fault {
         Fault::Expected(expected) => Problem::invalid(setting.name, value, expected),
         Fault::Unsupported => Problem::unsupported(setting.name, value),
-    }
-}
-
-/// The text of `docs/settings.md`.
-pub fn markdown() -> String {
-    let mut text = String::from(
-        "# Settings\n\n\
-         Generated from the table in `src/config/settings.rs`; `UPDATE_DOCS=1 cargo test settings` rewrites it.\n\n\
-         Names, kinds and defaults are PgBouncer's. In `pgbouncer.ini` they stand in `[pgbouncer]`, in a\n\
-         TOML file in `[general]`, and in the environment in upper case. Times are in seconds with an\n\
-         optional decimal fraction unless a row says otherwise.\n\n\
-         *Reload* says when a changed value takes effect: at once (*live*), for connections made after the\n\
-         change (*new connections*), or only after a *restart*.\n",
-    );
-    for (scope, title) in Scope::ALL {
-        let rows = || TABLE.iter().filter(|setting| setting.scope == scope);
-        if rows().any(|setting| setting.support == Support::Full) {
-            let _ = write!(
-                text,
-                "\n## {title}\n\n| name | value | default | reload | meaning |\n|---|---|---|---|---|\n"
-            );
-        }
-        for row in rows().filter(|setting| setting.support == Support::Full) {
-            let reload = match row.reload {
-                Reload::Live => "live",
-                Reload::NewConnections => "new connections",
-                Reload::Restart => "restart",
-            };
-            let (kind, default) = (row.kind.describe(), default_cell(row));
-            let _ = writeln!(
-                text,
-                "| `{}` | {kind} | {default} | {reload} | {} |",
-                row.name, row.doc
-            );
-        }
-    }
-    text.push_str(
-        "\n## Accepted without effect\n\n\
-         These are valid, so that an existing file still loads. A value other than the default gives a warning.\n\n\
-         | name | default | meaning in PgBouncer | why not here |\n|---|---|---|---|\n",
-    );
-    for row in TABLE {
-        if let Support::AcceptAndWarn(why) = row.support {
-            let _ = writeln!(
-                text,
-                "| `{}` | {} | {} | {why} |",
-                row.name,
-                default_cell(row),
-                row.doc
-            );
-        }
-    }
-    text.push_str(
-        "\n## Not available in this version\n\n\
-         Anything but the values shown is refused, because ignoring it would change what the file promises.\n\n\
-         | name | accepted | meaning |\n|---|---|---|\n",
-    );
-    for row in TABLE {
-        let accepted = match row.support {
-            Support::Full | Support::AcceptAndWarn(_) => continue,
-            Support::DefaultOnly => default_cell(row),
-            Support::OneOf(values) => values
-                .iter()
-                .map(|v| format!("`{v}`"))
-                .collect::<Vec<_>>()
-                .join(", "),
-        };
-        let _ = writeln!(text, "| `{}` | {accepted} | {} |", row.name, row.doc);
-    }
-    text
-}
-
-fn default_cell(setting: &Setting) -> String {
-    match setting.default {
-        None => "unset".to_owned(),
-        Some("") => "empty".to_owned(),
-        Some(text) => format!("`{text}`"),
     }
 }
 

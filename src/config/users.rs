@@ -1,4 +1,4 @@
-//! Users: the `[users]` section, the auth_file, and the text of a secret.
+//! Users: the `[users]` section, the `auth_file`, and the text of a secret.
 //!
 //! Owns how both are written (PgBouncer: "Section \[users\]", "Authentication file format"). What kind of
 //! secret a text is and what it proves belongs to `auth`.
@@ -12,7 +12,7 @@ use zeroize::Zeroize;
 
 use crate::config::databases::{count, pairs, typed, whole_seconds};
 use crate::config::error::{Error, Place, Problem};
-use crate::config::kind::PoolMode;
+use crate::config::kind::{PoolMode, quoted};
 
 /// A password or verifier as it was written. `Debug` hides it, equality takes the same time for every
 /// text of one length, and its memory is overwritten when it is dropped.
@@ -119,13 +119,13 @@ pub(crate) fn parse(line: &str) -> Result<UserSettings, Problem> {
     Ok(user)
 }
 
-/// Longest user name in an auth_file, in bytes.
+/// Longest user name in an `auth_file`, in bytes.
 const MAX_USER: usize = 127;
 
-/// Longest secret in an auth_file, in bytes.
+/// Longest secret in an `auth_file`, in bytes.
 const MAX_SECRET: usize = 65530;
 
-/// Reads an auth_file: `"user" "secret"` a line. A later entry of a user replaces an earlier one.
+/// Reads an `auth_file`: `"user" "secret"` a line. A later entry of a user replaces an earlier one.
 ///
 /// PgBouncer stops in silence at the first line it cannot read, so that the users below it can no longer
 /// log in; here such a line refuses the file, and one beginning with `#` is a comment with a warning.
@@ -149,8 +149,8 @@ pub(crate) fn parse_auth_file(
         }
         let broken =
             |what: &str| Problem::Syntax(format!("broken auth file: {what}")).at(place.clone());
-        let (user, rest) = quoted(line).ok_or_else(|| broken("expected \"user\""))?;
-        let (secret, _) = quoted(rest.trim_start())
+        let (user, rest) = quoted(line, '"').ok_or_else(|| broken("expected \"user\""))?;
+        let (secret, _) = quoted(rest.trim_start(), '"')
             .ok_or_else(|| broken("expected \"secret\" after the user"))?;
         let secret = SecretText(secret);
         if user.is_empty() || user.len() > MAX_USER {
@@ -162,23 +162,6 @@ pub(crate) fn parse_auth_file(
         secrets.insert(user, secret);
     }
     Ok(secrets)
-}
-
-/// A text in double quotes, in which `""` is one quote, and what follows it.
-fn quoted(text: &str) -> Option<(String, &str)> {
-    let mut rest = text.strip_prefix('"')?;
-    let mut value = String::new();
-    loop {
-        let (part, after) = rest.split_once('"')?;
-        value.push_str(part);
-        match after.strip_prefix('"') {
-            Some(more) => {
-                value.push('"');
-                rest = more;
-            }
-            None => return Some((value, after)),
-        }
-    }
 }
 
 #[cfg(test)]

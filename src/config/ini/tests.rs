@@ -25,7 +25,7 @@ fn parse_with(files: &[(&str, &str)]) -> Result<Vec<(Place, Item)>, Error> {
         Some(text) => Ok((*text).to_owned()),
         None => Err(Problem::Unreadable {
             file: name.to_owned(),
-            source: std::io::ErrorKind::NotFound.into(),
+            reason: std::io::ErrorKind::NotFound.into(),
         }),
     };
     parse(files["main"], "main", &mut include, &mut lines)?;
@@ -204,7 +204,28 @@ fn every_refusal_names_file_line_section_and_key() {
         "[peers]\n1 = host=/tmp\n",
     ];
     let messages: Vec<String> = texts.into_iter().map(refused).collect();
-    insta::assert_snapshot!(messages.join("\n"), @"");
+    insta::assert_snapshot!(messages.join("\n"), @r#"
+    t.ini: main section missing: [pgbouncer]
+    t.ini: main section missing: [pgbouncer]
+    t.ini:1: value "verbose" before any section
+    t.ini:1: unknown section "pgbouncers"; did you mean "pgbouncer"?
+    t.ini:1: syntax error: expected ] after the section
+    t.ini:2: [pgbouncer] unknown key "pool_mod"; did you mean "pool_mode"?
+    t.ini:2: [pgbouncer] pool_mode = sometimes: expected one of session, transaction, statement
+    t.ini:2: [pgbouncer] log_stats = yes: expected 0 or 1
+    t.ini:3: [pgbouncer] listen_port = 70000: expected a port, 0 to 65535
+    t.ini:2: [pgbouncer] auth_type = hba is not supported by this version of pgferry
+    t.ini:2: [pgbouncer] client_tls_sslmode = require is not supported by this version of pgferry
+    t.ini:2: syntax error: expected = after the key
+    t.ini:2: syntax error: expected key = value
+    t.ini:2: syntax error: unterminated quote in the key
+    t.ini:2: syntax error: expected a file after %include
+    t.ini:2: [databases] app: unknown key "prot"; did you mean "port"?
+    t.ini:2: [databases] pgbouncer: the name "pgbouncer" is reserved for the console
+    t.ini:2: [databases] app: several hosts in host=: not supported by this version of pgferry
+    t.ini:2: [users] bob: pool_size = x: expected a whole number
+    t.ini:2: [peers] 1: peering: not supported by this version of pgferry
+    "#);
 }
 
 #[test]
