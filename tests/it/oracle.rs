@@ -55,6 +55,7 @@ transcripts! {
     parse_again_in_a_failed_transaction
     portal_suspended
     query_and_extended_in_one_write
+    query_instead_of_copy_data
     same_text_under_two_names
     same_text_with_other_types
     set_and_show

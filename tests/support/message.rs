@@ -37,7 +37,16 @@ impl Message {
             b'c' => "CopyDone",
             b'V' => "FunctionCallResponse",
             b'v' => "NegotiateProtocolVersion",
+            0 => "(no reply)",
             _ => "(unknown)",
+        }
+    }
+
+    /// What stands in a transcript where the server fell silent.
+    pub fn silence() -> Self {
+        Self {
+            tag: 0,
+            body: Vec::new(),
         }
     }
 
@@ -157,6 +166,7 @@ impl fmt::Debug for Message {
         }
         match self.tag {
             b'D' => write!(f, " {:?}", self.values()),
+            b'T' => write!(f, " {:?} \"{}\"", self.columns(), self.body.escape_ascii()),
             b'E' | b'N' => write!(f, " {:?}", self.fields()),
             b'Z' => write!(f, " {}", self.body.escape_ascii()),
             _ if self.body.is_empty() => Ok(()),

@@ -99,24 +99,19 @@ impl Transcript {
                         before_send();
                     }
                     settled = false;
-                    wire.send(&std::mem::take(&mut queue));
+                    // A server that has hung up shows in the replies.
+                    let _ = wire.try_send(&std::mem::take(&mut queue));
                 }
                 Step::UntilReady(count) => {
                     for _ in 0..*count {
-                        replies.extend(wire.read_until_ready());
+                        read_until("ReadyForQuery", wire, &mut replies);
                     }
                     settled = true;
                 }
-                Step::Until(name) => loop {
-                    let Some(message) = wire.read_message() else {
-                        break;
-                    };
-                    let last = message.name() == name;
-                    replies.push(message);
-                    if last {
-                        break;
-                    }
-                },
+                Step::Until(name) => read_until(name, wire, &mut replies),
+            }
+            if replies.last() == Some(&Message::silence()) {
+                return replies;
             }
         }
         assert!(queue.is_empty(), "the transcript ends without `send`");
@@ -124,6 +119,22 @@ impl Transcript {
             .iter()
             .map(|message| message.comparable(&mut tables))
             .collect()
+    }
+}
+
+/// Ends at a silence, too, so that the caller can show what came before it.
+fn read_until(name: &str, wire: &mut Wire, replies: &mut Vec<Message>) {
+    loop {
+        let message = match wire.try_read_message() {
+            Ok(Some(message)) => message,
+            Ok(None) => return,
+            Err(_) => Message::silence(),
+        };
+        let last = message.name() == name || message == Message::silence();
+        replies.push(message);
+        if last {
+            return;
+        }
     }
 }
 

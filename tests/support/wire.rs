@@ -11,7 +11,7 @@ use super::frontend;
 use super::message::Message;
 
 /// How long a reply may take before the test gives up.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why a login did not come through.
 #[derive(Debug)]
@@ -171,26 +171,31 @@ impl Wire {
 
     /// The next message; `None` when the connection has ended.
     pub fn read_message(&mut self) -> Option<Message> {
-        if !self.fill(5) {
-            return None;
+        self.try_read_message().expect("a reply in time")
+    }
+
+    /// The next message; `None` when the connection has ended, an error when nothing came in time.
+    pub fn try_read_message(&mut self) -> std::io::Result<Option<Message>> {
+        if !self.fill(5)? {
+            return Ok(None);
         }
         let head = &self.buffer[self.start..];
         let tag = head[0];
         let length = usize::try_from(u32::from_be_bytes(head[1..5].try_into().unwrap())).unwrap();
         assert!(length >= 4, "a message of tag {tag} with length {length}");
-        if !self.fill(length + 1) {
-            return None;
+        if !self.fill(length + 1)? {
+            return Ok(None);
         }
         let body = self.buffer[self.start + 5..=self.start + length].to_vec();
         self.start += length + 1;
         let message = Message { tag, body };
         self.learn(&message);
-        Some(message)
+        Ok(Some(message))
     }
 
     /// Reads one bare byte, as the answer to SSLRequest is.
     pub fn read_byte(&mut self) -> Option<u8> {
-        if !self.fill(1) {
+        if !self.fill(1).expect("a reply in time") {
             return None;
         }
         self.start += 1;
@@ -211,9 +216,9 @@ impl Wire {
     }
 
     /// Reads until `size` bytes are there; false at the end of the connection.
-    fn fill(&mut self, size: usize) -> bool {
+    fn fill(&mut self, size: usize) -> std::io::Result<bool> {
         if self.buffer.len() - self.start >= size {
-            return true;
+            return Ok(true);
         }
         self.buffer.drain(..self.start);
         self.start = 0;
@@ -224,13 +229,15 @@ impl Wire {
             let got = *read.as_ref().unwrap_or(&0);
             self.buffer.truncate(old + got);
             match read {
-                Ok(0) => return false,
+                Ok(0) => return Ok(false),
                 Ok(_) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return false,
-                Err(error) => panic!("no reply: {error}"),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
             }
         }
-        true
+        Ok(true)
     }
 
     /// Everything up to and with the next ReadyForQuery, or to the end of the connection.
