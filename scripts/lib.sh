@@ -6,6 +6,10 @@
 # shellcheck disable=SC2034 # read by the scripts that source this
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
+# Tools that scripts/setup puts there and nobody else needs to see.
+TOOLS=$ROOT/target/tools
+PATH=$PATH:$TOOLS/bin
+
 say() { printf '\n\033[1m== %s\033[0m\n' "$*" >&2; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
