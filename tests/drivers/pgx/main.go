@@ -113,7 +113,7 @@ func parallel(ctx context.Context, mode pgx.QueryExecMode, work func(int, *pgx.C
 		}()
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	return firstOf(errs)
 }
 
 func ownAnswers(ctx context.Context, mode pgx.QueryExecMode) error {
@@ -206,7 +206,7 @@ func errorThenUse(ctx context.Context, mode pgx.QueryExecMode) error {
 				return fmt.Errorf("a division by zero: %w", err)
 			}
 			if turn%2 == 1 && (err != nil || quotient != 100) {
-				return fmt.Errorf("after an error: %d, %w", quotient, err)
+				return fmt.Errorf("after an error: %d, %v", quotient, err)
 			}
 			_, err = conn.Exec(ctx, "select * from nowhere where id = $1", number)
 			if code := sqlstate(err); code != "42P01" {
@@ -261,7 +261,7 @@ func batchWithError(ctx context.Context, mode pgx.QueryExecMode) error {
 			return fmt.Errorf("the second of the batch: %w", second)
 		}
 		if err := conn.QueryRow(ctx, "select $1::int", number).Scan(&value); err != nil || value != number {
-			return fmt.Errorf("after the batch: %d, %w", value, err)
+			return fmt.Errorf("after the batch: %d, %v", value, err)
 		}
 		return nil
 	})
@@ -288,14 +288,14 @@ func fewCachedStatements(ctx context.Context, mode pgx.QueryExecMode) error {
 				var sum int
 				text := fmt.Sprintf("select $1::int + %d", turn%8)
 				if err := pool.QueryRow(ctx, text, number).Scan(&sum); err != nil || sum != number+turn%8 {
-					errs[number] = fmt.Errorf("turn %d: %d, %w", turn, sum, err)
+					errs[number] = fmt.Errorf("turn %d: %d, %v", turn, sum, err)
 					return
 				}
 			}
 		}()
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	return firstOf(errs)
 }
 
 func copyFrom(ctx context.Context) error {
@@ -352,7 +352,7 @@ func namedStatements(ctx context.Context) error {
 		for turn := range turns {
 			var product int
 			if err := conn.QueryRow(ctx, "fixed", turn).Scan(&product); err != nil || product != turn*number {
-				return fmt.Errorf("%d * %d: %d, %w", turn, number, product, err)
+				return fmt.Errorf("%d * %d: %d, %v", turn, number, product, err)
 			}
 		}
 		if err := conn.Deallocate(ctx, "fixed"); err != nil {
@@ -363,7 +363,7 @@ func namedStatements(ctx context.Context) error {
 		}
 		var word string
 		if err := conn.QueryRow(ctx, "fixed").Scan(&word); err != nil || word != "new" {
-			return fmt.Errorf("after Deallocate: %q, %w", word, err)
+			return fmt.Errorf("after Deallocate: %q, %v", word, err)
 		}
 		return conn.DeallocateAll(ctx)
 	})
@@ -389,7 +389,7 @@ func databaseSQL(ctx context.Context) error {
 		}()
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	return firstOf(errs)
 }
 
 func useDatabaseSQL(ctx context.Context, database *sql.DB, statement *sql.Stmt, number int) error {
@@ -397,7 +397,7 @@ func useDatabaseSQL(ctx context.Context, database *sql.DB, statement *sql.Stmt, 
 		word := fmt.Sprintf("%d/%d", number, turn)
 		var echo string
 		if err := statement.QueryRowContext(ctx, word).Scan(&echo); err != nil || echo != word+"!" {
-			return fmt.Errorf("%q: %q, %w", word, echo, err)
+			return fmt.Errorf("%q: %q, %v", word, echo, err)
 		}
 		tx, err := database.BeginTx(ctx, &sql.TxOptions{ReadOnly: turn%2 == 0})
 		if err != nil {
@@ -405,7 +405,7 @@ func useDatabaseSQL(ctx context.Context, database *sql.DB, statement *sql.Stmt, 
 		}
 		var value int
 		if err := tx.QueryRowContext(ctx, "select $1::int", turn).Scan(&value); err != nil || value != turn {
-			return errors.Join(fmt.Errorf("%d: %d, %w", turn, value, err), tx.Rollback())
+			return errors.Join(fmt.Errorf("%d: %d, %v", turn, value, err), tx.Rollback())
 		}
 		if err := tx.Rollback(); err != nil {
 			return err
@@ -428,7 +428,7 @@ func cancelled(ctx context.Context) error {
 	for number := range goroutines {
 		var value int
 		if err := pool.QueryRow(ctx, "select $1::int", number).Scan(&value); err != nil || value != number {
-			return fmt.Errorf("after the cancel: %d, %w", value, err)
+			return fmt.Errorf("after the cancel: %d, %v", value, err)
 		}
 	}
 	return nil
@@ -485,6 +485,24 @@ func expectCount(ctx context.Context, table string, expected int) error {
 		return fmt.Errorf("%d rows instead of %d", count, expected)
 	}
 	return nil
+}
+
+// firstOf tells the first failure, and how many there were.
+func firstOf(errs []error) error {
+	var first error
+	count := 0
+	for _, err := range errs {
+		if err != nil {
+			count++
+			if first == nil {
+				first = err
+			}
+		}
+	}
+	if count > 1 {
+		return fmt.Errorf("%d failures, the first: %w", count, first)
+	}
+	return first
 }
 
 // sqlstate of a server's error; empty for others.
