@@ -23,4 +23,17 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin;
+mod auth;
+mod cancel;
+mod churn;
+mod copy;
+mod large;
 mod oracle;
+mod pooling;
+mod prepared;
+mod reload;
+mod shutdown;
+mod startup_parameters;
+mod timeouts;
+mod uuid;

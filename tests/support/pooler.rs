@@ -52,7 +52,7 @@ impl Ini {
             databases: [("*", server.as_str())].into_iter().map(own).collect(),
             users: BTreeMap::new(),
             secrets: secrets
-                .chain([("postgres".to_owned(), String::new())])
+                .chain([("postgres".to_owned(), password("postgres"))])
                 .collect(),
         }
     }
@@ -60,6 +60,12 @@ impl Ini {
     /// A line of `[pgbouncer]`.
     pub fn set(&mut self, key: &str, value: impl ToString) -> &mut Self {
         self.settings.insert(key.to_owned(), value.to_string());
+        self
+    }
+
+    /// No line of `[pgbouncer]` for this key.
+    pub fn unset(&mut self, key: &str) -> &mut Self {
+        self.settings.remove(key);
         self
     }
 
@@ -186,7 +192,7 @@ impl Pooler {
 
     /// A console command that must succeed.
     pub fn console(&self, command: &str) -> Rows {
-        let console = self.login("postgres", "pgbouncer", None);
+        let console = self.login("postgres", "pgbouncer", Some(&password("postgres")));
         console
             .unwrap_or_else(|refusal| panic!("console: {refusal:?}"))
             .rows(command)

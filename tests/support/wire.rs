@@ -318,6 +318,17 @@ impl Wire {
     }
 }
 
+/// The first ErrorResponse among `replies`, which must have one.
+pub fn error(replies: &[Message]) -> &Message {
+    let found = replies.iter().find(|message| message.tag == b'E');
+    found.unwrap_or_else(|| panic!("an error among {replies:?}"))
+}
+
+/// The names of the replies, for tests of their kind and order.
+pub fn names(replies: &[Message]) -> Vec<&'static str> {
+    replies.iter().map(Message::name).collect()
+}
+
 /// Rows of a result, by column name.
 #[derive(Debug, Default)]
 pub struct Rows {
