@@ -163,7 +163,7 @@ fn the_console_has_three_names() {
 fn an_unknown_command_is_an_error_and_the_session_goes_on() {
     let (pooler, _) = pooler();
     let mut console = console(&pooler);
-    for command in ["NONSENSE", "SHOW NOTHING", "", "PAUSE a b c", "SELECT 1"] {
+    for command in ["NONSENSE", "SHOW NOTHING", "", "SELECT 1"] {
         let replies = console.query(command);
         let reply = error(&replies);
         assert_eq!(reply.field('S').as_deref(), Some("ERROR"), "{command}");

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::wire::error;
-use crate::support::{Pooler, Wire, frontend, postgres, wait_until};
+use crate::support::{Message, Pooler, Wire, frontend, postgres, wait_until};
 
 fn pooler(servers: usize) -> (Pooler, String) {
     let pooler = Pooler::start(|ini| {
@@ -127,11 +127,7 @@ fn a_race_between_a_cancel_and_the_end_of_its_query_harms_no_stranger() {
                     wire.send(&frontend::cancel(client.pid, &client.key));
                     let replies = client.read_until_ready();
                     let errors = replies.iter().filter(|message| message.tag == b'E');
-                    assert!(
-                        errors
-                            .map(|error| error.sqlstate())
-                            .all(|code| code == "57014")
-                    );
+                    assert!(errors.map(Message::sqlstate).all(|code| code == "57014"));
                 }
             });
             scope.spawn(move || {

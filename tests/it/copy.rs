@@ -95,9 +95,12 @@ fn a_large_copy_in_and_out_arrives_in_full() {
     client.send(&frontend::query("COPY t FROM STDIN"));
     client.read_until(b'G');
     for chunk in 0..100 {
-        let lines: String = (0..1000)
-            .map(|line| format!("{}\n", chunk * 1000 + line))
-            .collect();
+        let numbers = (0..1000).map(|line| (chunk * 1000 + line).to_string());
+        let lines = numbers.collect::<Vec<_>>().join(
+            "
+",
+        ) + "
+";
         client.send(&frontend::copy_data(lines.as_bytes()));
     }
     client.send(&frontend::copy_done());

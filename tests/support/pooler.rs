@@ -58,6 +58,10 @@ impl Ini {
     }
 
     /// A line of `[pgbouncer]`.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "reads better with plain numbers"
+    )]
     pub fn set(&mut self, key: &str, value: impl ToString) -> &mut Self {
         self.settings.insert(key.to_owned(), value.to_string());
         self
