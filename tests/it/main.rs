@@ -1,0 +1,39 @@
+//! Integration tests: the built pooler as a process, in front of a real PostgreSQL.
+//!
+//! One binary, a module per subject, so that one PostgreSQL serves them all. `scripts/setup` installs
+//! what they need.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that meets what it did not expect has failed"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the clock of other processes cannot be paused"
+)]
+#![allow(
+    clippy::missing_panics_doc,
+    clippy::doc_markdown,
+    reason = "read here, not in rendered docs"
+)]
+#![allow(dead_code, reason = "support offers what the next test will need")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod admin;
+mod auth;
+mod cancel;
+mod churn;
+mod copy;
+mod large;
+mod oracle;
+mod pooling;
+mod prepared;
+mod reload;
+mod shutdown;
+mod startup_parameters;
+mod timeouts;
+mod uuid;

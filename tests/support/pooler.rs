@@ -1,0 +1,330 @@
+//! The pooler under test, as users run it: a process with an ini file, signals, a log and a console.
+//!
+//! `PGFERRY_TEST_BINARY` names another program to test in its place, such as a PgBouncer: the ini
+//! dialect is the same, so the tests can be tried against the original.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::OnceLock;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Uid;
+
+use super::ports::free_port;
+use super::postgres::{ROLES, password, postgres};
+use super::process::{self, Process};
+use super::wire::{Refusal, Rows, Wire};
+use super::{eventually, within};
+
+/// What the pooler is told: `[pgbouncer]`, `[databases]`, `[users]` and the auth file.
+#[derive(Clone)]
+pub struct Ini {
+    settings: BTreeMap<String, String>,
+    databases: BTreeMap<String, String>,
+    users: BTreeMap<String, String>,
+    secrets: BTreeMap<String, String>,
+}
+
+impl Ini {
+    /// Transaction pooling for everybody, trusted, over the PostgreSQL of this run.
+    fn new(port: u16, directory: &Path) -> Self {
+        let server = format!("host=127.0.0.1 port={}", postgres().port());
+        let auth_file = directory.join("userlist.txt").display().to_string();
+        let settings = [
+            ("listen_addr", "127.0.0.1"),
+            ("listen_port", &port.to_string()),
+            ("unix_socket_dir", ""),
+            ("auth_type", "trust"),
+            ("auth_file", &auth_file),
+            ("admin_users", "postgres"),
+            ("pool_mode", "transaction"),
+            ("max_client_conn", "500"),
+        ];
+        let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        let secrets = ROLES
+            .iter()
+            .map(|role| ((*role).to_owned(), password(role)));
+        Self {
+            settings: settings.into_iter().map(own).collect(),
+            databases: [("*", server.as_str())].into_iter().map(own).collect(),
+            users: BTreeMap::new(),
+            secrets: secrets
+                .chain([("postgres".to_owned(), password("postgres"))])
+                .collect(),
+        }
+    }
+
+    /// A line of `[pgbouncer]`.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "reads better with plain numbers"
+    )]
+    pub fn set(&mut self, key: &str, value: impl ToString) -> &mut Self {
+        self.settings.insert(key.to_owned(), value.to_string());
+        self
+    }
+
+    /// No line of `[pgbouncer]` for this key.
+    pub fn unset(&mut self, key: &str) -> &mut Self {
+        self.settings.remove(key);
+        self
+    }
+
+    /// A line of `[databases]`; host and port of the test's PostgreSQL are put before `rest`.
+    pub fn database(&mut self, name: &str, rest: &str) -> &mut Self {
+        let line = format!("host=127.0.0.1 port={} {rest}", postgres().port());
+        self.target(name, &line)
+    }
+
+    /// A line of `[databases]`, as it is.
+    pub fn target(&mut self, name: &str, line: &str) -> &mut Self {
+        self.databases.insert(name.to_owned(), line.to_owned());
+        self
+    }
+
+    /// A line of `[users]`.
+    pub fn user(&mut self, name: &str, rest: &str) -> &mut Self {
+        self.users.insert(name.to_owned(), rest.to_owned());
+        self
+    }
+
+    /// A line of the auth file.
+    pub fn secret(&mut self, user: &str, secret: &str) -> &mut Self {
+        self.secrets.insert(user.to_owned(), secret.to_owned());
+        self
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let sections = [
+            ("pgbouncer", &self.settings),
+            ("databases", &self.databases),
+            ("users", &self.users),
+        ];
+        for (name, lines) in sections {
+            writeln!(text, "[{name}]").unwrap();
+            for (key, value) in lines {
+                writeln!(text, "{key} = {value}").unwrap();
+            }
+        }
+        text
+    }
+
+    fn userlist(&self) -> String {
+        self.secrets
+            .iter()
+            .fold(String::new(), |mut text, (user, secret)| {
+                writeln!(text, "\"{user}\" \"{}\"", secret.replace('"', "\"\"")).unwrap();
+                text
+            })
+    }
+}
+
+/// A running pooler.
+pub struct Pooler {
+    pub ini: Ini,
+    port: u16,
+    directory: PathBuf,
+    process: Process,
+}
+
+impl Pooler {
+    /// Starts the pooler with the settings that `change` makes, and waits until it accepts.
+    pub fn start(change: impl FnOnce(&mut Ini)) -> Self {
+        let mut pooler = Self::launch(change);
+        let address = pooler.address();
+        eventually("the pooler accepts connections", || {
+            assert!(
+                pooler.process.ended().is_none(),
+                "the pooler ended:\n{}",
+                pooler.log()
+            );
+            TcpStream::connect(address).ok()
+        });
+        pooler
+    }
+
+    /// Starts the pooler without waiting for anything.
+    pub fn launch(change: impl FnOnce(&mut Ini)) -> Self {
+        let directory = process::directory();
+        let port = free_port();
+        let mut ini = Ini::new(port, &directory);
+        change(&mut ini);
+        write(&directory, &ini);
+        let binary = binary();
+        let file = directory.join("pooler.ini");
+        let arguments = [binary.to_str().unwrap(), file.to_str().unwrap()];
+        let log = directory.join("pooler.log");
+        let process = Process::start(&arguments, &directory, &log, Signal::SIGKILL);
+        Self {
+            ini,
+            port,
+            directory,
+            process,
+        }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// What a driver connects to, as the user `app`.
+    pub fn url(&self, database: &str) -> String {
+        format!(
+            "postgres://app@127.0.0.1:{}/{database}?sslmode=disable",
+            self.port
+        )
+    }
+
+    /// A client of the user `app`.
+    pub fn connect(&self, database: &str) -> Wire {
+        self.login("app", database, None)
+            .unwrap_or_else(|refusal| panic!("login: {refusal:?}"))
+    }
+
+    pub fn login(
+        &self,
+        user: &str,
+        database: &str,
+        password: Option<&str>,
+    ) -> Result<Wire, Refusal> {
+        Wire::login(self.address(), user, database, password)
+    }
+
+    /// A console command that must succeed.
+    pub fn console(&self, command: &str) -> Rows {
+        let console = self.login("postgres", "pgbouncer", Some(&password("postgres")));
+        console
+            .unwrap_or_else(|refusal| panic!("console: {refusal:?}"))
+            .rows(command)
+    }
+
+    /// The row of SHOW POOLS of this database and user.
+    pub fn pool(&self, database: &str, user: &str) -> PoolRow {
+        let rows = self.console("SHOW POOLS");
+        let row = (0..rows.rows.len())
+            .find(|row| rows.get(*row, "database") == database && rows.get(*row, "user") == user);
+        PoolRow { rows, row }
+    }
+
+    /// How many servers this pool has, in whatever state.
+    pub fn servers(&self, database: &str, user: &str) -> u64 {
+        let pool = self.pool(database, user);
+        ["sv_active", "sv_idle", "sv_used", "sv_tested", "sv_login"]
+            .map(|column| pool.get(column))
+            .iter()
+            .sum()
+    }
+
+    /// Waits until `value` is what SHOW POOLS says in this column, and fails if it never does.
+    pub fn wait_for_pool(&self, database: &str, user: &str, column: &str, value: u64) {
+        eventually(&format!("{column} of {database}/{user} is {value}"), || {
+            (self.pool(database, user).get(column) == value).then_some(())
+        });
+    }
+
+    /// Writes the changed settings and asks the console to reload; the rows tell nothing, an error
+    /// fails the test.
+    pub fn reconfigure(&mut self, change: impl FnOnce(&mut Ini)) {
+        change(&mut self.ini);
+        write(&self.directory, &self.ini);
+        self.console("RELOAD");
+    }
+
+    /// Writes the changed settings, for a later SIGHUP.
+    pub fn rewrite(&mut self, change: impl FnOnce(&mut Ini)) {
+        change(&mut self.ini);
+        write(&self.directory, &self.ini);
+    }
+
+    /// SIGHUP.
+    pub fn reload(&self) {
+        self.signal(Signal::SIGHUP);
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Waits for the process to end by itself.
+    pub fn wait(&mut self) -> ExitStatus {
+        let process = &mut self.process;
+        within(super::PATIENCE, "the pooler ends", || process.ended())
+    }
+
+    /// Whether the process is still there.
+    pub fn running(&mut self) -> bool {
+        self.process.ended().is_none()
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.join("pooler.log")).unwrap_or_default()
+    }
+
+    /// The largest resident memory so far, in KiB.
+    pub fn peak_memory(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmHWM:"))
+            .unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!(
+                "--- end of the pooler's log ---\n{}",
+                lines[lines.len().saturating_sub(30)..].join("\n")
+            );
+        }
+    }
+}
+
+/// A row of SHOW POOLS; a pool that is not there has zeros.
+pub struct PoolRow {
+    rows: Rows,
+    row: Option<usize>,
+}
+
+impl PoolRow {
+    pub fn get(&self, column: &str) -> u64 {
+        self.row
+            .map_or(0, |row| self.rows.get(row, column).parse().unwrap())
+    }
+}
+
+fn write(directory: &Path, ini: &Ini) {
+    for (name, text) in [("userlist.txt", ini.userlist()), ("pooler.ini", ini.text())] {
+        let path = directory.join(name);
+        std::fs::write(&path, text).unwrap();
+        process::hand_over(&path);
+    }
+}
+
+/// The program to test. Where servers run under another account than ours, a copy that this account
+/// can reach: the build directory may be closed to it.
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let built = std::env::var_os("PGFERRY_TEST_BINARY").map_or_else(
+            || PathBuf::from(env!("CARGO_BIN_EXE_pgferry")),
+            PathBuf::from,
+        );
+        if !Uid::effective().is_root() {
+            return built;
+        }
+        let copy = postgres().directory().join("pooler");
+        std::fs::copy(&built, &copy).unwrap();
+        process::hand_over(&copy);
+        copy
+    })
+}
