@@ -6,8 +6,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod auth;
-//pub mod client;
+pub mod client;
 pub mod config;
 pub mod daemon;
 pub mod net;

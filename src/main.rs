@@ -1,3 +1,11 @@
 //! The `pgferry` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    pgferry::daemon::main(std::env::args_os().collect())
+}

@@ -23,5 +23,5 @@ mod translate;
 pub use context::Context;
 pub use error::Error;
 pub use handshake::{ConsoleLogin, Rights, Route, handshake};
-pub use login::serve;
+pub use login::{Operator, serve};
 pub use statements::NamesHeld;

@@ -58,8 +58,6 @@ pub struct Relay {
     pub registry: Registry,
     /// What all clients' names take.
     pub names_held: NamesHeld,
-    /// The last reply made the server idle between transactions.
-    pub status_changed: bool,
 }
 
 /// Bytes being sent on: most often a run of what was read, untouched; once something is

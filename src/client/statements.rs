@@ -58,7 +58,9 @@ pub struct Statements {
 impl Statements {
     /// No statements; their names will be counted in `held`.
     pub fn new(held: NamesHeld) -> Self {
-        Self { held, ..Self::default() }
+        let mut statements = Self::default();
+        statements.held = held;
+        statements
     }
 
     /// What a name stands for.

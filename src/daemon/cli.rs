@@ -10,6 +10,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// The PgBouncer version whose behaviour is ours.
+pub const COMPATIBLE_WITH: &str = "1.25.2";
+
 /// What `-V` prints and `SHOW VERSION` returns.
 ///
 /// Drivers and scripts take the first `N.N.N` in it for the `PgBouncer` version whose behaviour

@@ -1,19 +1,27 @@
 //! The process: command line, log, pidfile, identity and listening sockets, one concern a file.
 //!
 //! This room knows that it is a Unix process with a terminal, a user, file descriptors and a
-//! neighbour that may run already. It knows nothing of clients, pools or messages: the rooms
-//! below do, and are handed plain values and sockets.
+//! neighbour that may run already. It builds everything the rooms below need ([`start`]), deals out
+//! connections ([`accept`]) and brings new configurations and the end ([`reload`], [`shutdown`]).
 //!
 //! The order in which a start uses them, each failure being fatal: parse the command line
 //! ([`cli`]), read the configuration, change the user and refuse root ([`privileges`]), look
 //! whether our Unix socket is taken ([`listen`]), check the pidfile ([`pidfile`]), daemonise,
 //! listen, write the pidfile.
 
+mod accept;
 pub mod cli;
 pub mod listen;
 pub mod log;
 pub mod pidfile;
 pub mod privileges;
+mod reload;
+mod runtime;
+mod shutdown;
+mod signals;
+mod start;
+
+pub use start::main;
 
 use std::io;
 use std::path::PathBuf;
@@ -69,6 +77,15 @@ pub enum Error {
     /// The process would serve clients as uid 0.
     #[error("pgferry should not run as root")]
     Root,
+    /// `-d` without a pidfile: nobody could find the process again.
+    #[error("daemon needs pidfile configured")]
+    DaemonNeedsPidfile,
+    /// Threads, sockets or signals could not be set up.
+    #[error("could not start: {source}")]
+    Runtime {
+        /// What the system said.
+        source: io::Error,
+    },
     /// The process could not leave its terminal.
     #[error("failed to daemonize: {source}")]
     Daemonize {

@@ -68,6 +68,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Adds to what is waiting to be sent; it goes with the next flush.
+    pub fn queue(&mut self, data: &[u8]) {
+        self.backlog.extend_from_slice(data);
+    }
+
     /// Is there something the socket has not taken yet? While there is, whoever produces it should
     /// not be read.
     #[inline]

@@ -195,6 +195,14 @@ impl Stream {
         };
     }
 
+    /// The user id of the process at the other end of a Unix socket.
+    pub fn peer_uid(&self) -> Option<u32> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Unix(stream) => stream.peer_cred().ok().map(|credentials| credentials.uid()),
+        }
+    }
+
     /// Our own address, for TCP.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self {

@@ -308,6 +308,11 @@ impl Manager {
         }
     }
 
+    /// Connections of clients, those that are logging in included.
+    pub fn active_clients(&self) -> usize {
+        self.parts.limits.clients()
+    }
+
     /// Servers of a database, and of a user.
     pub fn servers_of_database(&self, database: &str) -> usize {
         self.parts.limits.servers_of_database(database)

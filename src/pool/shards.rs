@@ -160,6 +160,11 @@ impl Pool {
         totals
     }
 
+    /// All worker threads.
+    pub fn workers(&self) -> &crate::net::Workers {
+        &self.parts.workers
+    }
+
     /// The workers the pool lives on, in the order of its shards.
     pub fn homes(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().map(|shard| shard.worker)

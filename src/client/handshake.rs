@@ -1,0 +1,379 @@
+//! From the first byte to a route: start-up, authentication, and the decision what the connection is for.
+//!
+//! ```text
+//!   first packet ─┬─ SSLRequest, GSSENCRequest ─▶ 'N', and again
+//!                 ├─ CancelRequest ─────────────▶ Route::Cancel
+//!                 └─ StartupMessage ─▶ authentication ─┬─▶ Route::Console
+//!                                                      └─▶ Route::Pool
+//! ```
+//!
+//! Unknown users and databases are told apart from wrong passwords only after a whole exchange.
+
+use std::sync::Arc;
+
+use super::parameters::Wanted;
+use super::{Context, Error};
+use crate::auth::client_login::{ClientLogin, Failure, Method, Proof, Step};
+use crate::auth::Secret;
+use crate::auth::secret::PlainSecret;
+use crate::config::{AuthType, Config, Database};
+use crate::net::Connection;
+use crate::pool::{Admission, Learned, Pool, auth_query};
+use crate::protocol::authentication::Authentication;
+use crate::protocol::backend;
+use crate::protocol::frontend::tag;
+use crate::protocol::startup::{self, FirstPacket, StartupMessage};
+use crate::stats::registry::Peer;
+
+/// Longest message accepted before the login is done (PgBouncer: passwords up to 64 KiB).
+const MAX_LOGIN_MESSAGE: usize = 72 * 1024;
+
+/// The newest protocol version we speak, as it goes over the wire.
+const NEWEST: u32 = 0x0003_0002;
+
+/// The console's databases: PgBouncer's name, ours, and PgCat's.
+const CONSOLES: [&str; 3] = ["pgbouncer", "pgferry", "pgcat"];
+
+/// What a connection turned out to be for.
+#[derive(Debug)]
+pub enum Route {
+    /// A client of a pool; AuthenticationOk is sent.
+    Pool(PoolLogin),
+    /// A client of the console; AuthenticationOk is sent.
+    Console(ConsoleLogin),
+    /// A cancel request.
+    Cancel {
+        /// The number from BackendKeyData.
+        pid: i32,
+        /// The secret from BackendKeyData.
+        key: Vec<u8>,
+    },
+}
+
+/// What a console client may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rights {
+    /// Everything (`admin_users`).
+    Admin,
+    /// SHOW (`stats_users`).
+    Stats,
+}
+
+/// A client that has proved who it is, and its pool.
+#[derive(Debug)]
+pub struct PoolLogin {
+    /// Its socket.
+    pub connection: Connection,
+    /// What it wants.
+    pub wanted: Wanted,
+    /// Its pool.
+    pub pool: Arc<Pool>,
+    /// Does it speak 3.2, with its longer cancel keys?
+    pub long_key: bool,
+    /// Its place among those that are counted.
+    pub admission: Admission,
+}
+
+/// A client that has proved who it is and wants the console.
+#[derive(Debug)]
+pub struct ConsoleLogin {
+    /// Its socket.
+    pub connection: Connection,
+    /// Login name.
+    pub user: String,
+    /// The name it called the console by.
+    pub database: String,
+    /// What it may do.
+    pub rights: Rights,
+    /// Does it speak 3.2?
+    pub long_key: bool,
+    /// Its place among those that are counted.
+    pub admission: Admission,
+}
+
+/// A refusal, with the connection to send it on.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub error: Error,
+    /// Who, as far as it said: database and user.
+    pub who: Option<(String, String)>,
+}
+
+/// Runs the handshake. `None`: the client went away, which is not worth a word. Errors are sent to the client here.
+pub async fn handshake(
+    context: &Arc<Context>,
+    mut connection: Connection,
+    admission: Admission,
+    worker: usize,
+) -> Result<Option<Route>, Refused> {
+    let message = match first_packet(&mut connection).await {
+        Ok(Some(First::Startup(message))) => message,
+        Ok(Some(First::Cancel { pid, key })) => return Ok(Some(Route::Cancel { pid, key })),
+        Ok(None) => return Ok(None),
+        Err(error) => return Err(refuse(&mut connection, error, None).await),
+    };
+    let config = context.config.load();
+    let wanted = match Wanted::read(&message, &config.settings, &context.manager.parts().tracked) {
+        Ok(wanted) => wanted,
+        Err(error) => return Err(refuse(&mut connection, error, None).await),
+    };
+    let who = Some((wanted.database.clone(), wanted.user.clone()));
+    let mut login = Login { context, config, connection, message, wanted, admission, worker };
+    match login.run().await {
+        Ok(Some(granted)) => Ok(Some(login.route(granted))),
+        Ok(None) => Ok(None),
+        Err(error) => Err(refuse(&mut login.connection, error, who).await),
+    }
+}
+
+async fn refuse(connection: &mut Connection, error: Error, who: Option<(String, String)>) -> Refused {
+    let mut out = Vec::new();
+    error.encode(&mut out);
+    // A client that does not read its refusal has gone already.
+    let _ = connection.send_all(&out).await;
+    Refused { error, who }
+}
+
+enum First {
+    Startup(StartupMessage),
+    Cancel { pid: i32, key: Vec<u8> },
+}
+
+async fn first_packet(connection: &mut Connection) -> Result<Option<First>, Error> {
+    loop {
+        let Some((packet, used)) = startup::read(&connection.kept)? else {
+            match connection.read_more().await {
+                Ok(n) if n > 0 => continue,
+                _ => return Ok(None),
+            }
+        };
+        connection.use_kept(used);
+        let refusal = match packet {
+            FirstPacket::Startup(message) => return Ok(Some(First::Startup(message))),
+            FirstPacket::Cancel { pid, key } => return Ok(Some(First::Cancel { pid, key })),
+            FirstPacket::Ssl => Error::DataAfterSslRequest,
+            FirstPacket::GssEnc => Error::DataAfterGssRequest,
+        };
+        // Whoever sends on without the answer either does not speak the protocol or was tampered with on the way.
+        if !connection.kept.is_empty() {
+            return Err(refusal);
+        }
+        if connection.send_all(b"N").await.is_err() {
+            return Ok(None);
+        }
+    }
+}
+
+/// What the client may go on to.
+enum Granted {
+    Pool(Arc<Pool>),
+    Console(Rights),
+}
+
+struct Login<'a> {
+    context: &'a Arc<Context>,
+    config: Arc<Config>,
+    connection: Connection,
+    message: StartupMessage,
+    wanted: Wanted,
+    admission: Admission,
+    worker: usize,
+}
+
+impl Login<'_> {
+    async fn run(&mut self) -> Result<Option<Granted>, Error> {
+        if !self.negotiate().await {
+            return Ok(None);
+        }
+        let console = CONSOLES.contains(&self.wanted.database.as_str());
+        if !console {
+            self.admission.check_clients(self.config.settings.max_client_conn)?;
+        }
+        if console && self.is_owner() {
+            return Ok(self.welcome().await.then_some(Granted::Console(Rights::Admin)));
+        }
+        let database = if console { None } else { self.config.database(&self.wanted.database) };
+        let Some(learned) = self.authenticate(database.as_deref()).await? else { return Ok(None) };
+        if console {
+            let rights = self.console_rights()?;
+            return Ok(self.welcome().await.then_some(Granted::Console(rights)));
+        }
+        let Some(database) = database else { return Err(Error::NoSuchDatabase(self.wanted.database.clone())) };
+        if self.context.manager.is_disabled(&database.name) {
+            return Err(Error::DatabaseDisabled(database.name.clone()));
+        }
+        if self.context.is_shutting_down() {
+            return Err(Error::ShuttingDown);
+        }
+        self.count_in(&database)?;
+        let pool = self.context.manager.pool(&self.config, &database, &self.wanted.user, learned);
+        Ok(self.welcome().await.then_some(Granted::Pool(pool)))
+    }
+
+    fn route(self, granted: Granted) -> Route {
+        let long_key = self.message.minor >= 2;
+        match granted {
+            Granted::Pool(pool) => Route::Pool(PoolLogin {
+                connection: self.connection,
+                wanted: self.wanted,
+                pool,
+                long_key,
+                admission: self.admission,
+            }),
+            Granted::Console(rights) => Route::Console(ConsoleLogin {
+                connection: self.connection,
+                user: self.wanted.user,
+                database: self.wanted.database,
+                rights,
+                long_key,
+                admission: self.admission,
+            }),
+        }
+    }
+
+    /// A newer minor version, or options of the protocol, are answered with what we know. False: the client is gone.
+    async fn negotiate(&mut self) -> bool {
+        let options = self.message.parameters.iter().map(|(name, _)| name.as_slice());
+        let unknown: Vec<&[u8]> = options.filter(|name| name.starts_with(b"_pq_.")).collect();
+        // 3.1 was never used: a client that asks for it gets 3.0.
+        let newest = if self.message.minor >= 2 { NEWEST } else { 0x0003_0000 };
+        if matches!(self.message.minor, 0 | 2) && unknown.is_empty() {
+            return true;
+        }
+        let mut out = Vec::new();
+        backend::negotiate_protocol_version(&mut out, newest, &unknown);
+        self.connection.send_all(&out).await.is_ok()
+    }
+
+    /// Over a Unix socket, whoever runs us may use the console without a password, as the user `pgbouncer`.
+    fn is_owner(&self) -> bool {
+        let known = matches!(self.wanted.user.as_str(), "pgbouncer" | "pgferry");
+        known
+            && matches!(self.connection.stream.peer(), Peer::Unix(_))
+            && self.connection.stream.peer_uid() == Some(nix::unistd::geteuid().as_raw())
+    }
+
+    fn console_rights(&self) -> Result<Rights, Error> {
+        let settings = &self.config.settings;
+        if settings.admin_users.contains(&self.wanted.user) {
+            Ok(Rights::Admin)
+        } else if settings.stats_users.contains(&self.wanted.user) || settings.auth_type == AuthType::Any {
+            Ok(Rights::Stats)
+        } else {
+            Err(Error::NotAllowed)
+        }
+    }
+
+    fn count_in(&mut self, database: &Database) -> Result<(), Error> {
+        let admin = self.config.settings.admin_users.contains(&self.wanted.user);
+        let (per_database, per_user) = if admin {
+            (0, 0)
+        } else {
+            (
+                self.config.max_db_client_connections(database),
+                self.config.max_user_client_connections(&self.wanted.user),
+            )
+        };
+        self.admission.name((&database.name, per_database), (&self.wanted.user, per_user))?;
+        Ok(())
+    }
+
+    async fn welcome(&mut self) -> bool {
+        self.connection.send_all(&Authentication::Ok.encode()).await.is_ok()
+    }
+
+    // ---- authentication --------------------------------------------------------------------
+
+    /// `None`: the client is gone.
+    async fn authenticate(&mut self, database: Option<&Database>) -> Result<Option<Learned>, Error> {
+        let settings = &self.config.settings;
+        let user = self.wanted.user.clone();
+        let admitted = database.is_none_or(|database| self.config.admits(database, &user));
+        let method = match settings.auth_type {
+            AuthType::Any => {
+                // Everybody is the forced user; without one there is no name to log in with.
+                let forced = database.is_none_or(|database| database.user.is_some());
+                return if forced { Ok(Some(Learned::default())) } else { Err(Error::Configuration) };
+            }
+            AuthType::Trust => Method::Trust,
+            AuthType::Plain => Method::Plain,
+            AuthType::Md5 => Method::Md5,
+            AuthType::ScramSha256 => Method::Scram,
+        };
+        let (known, text) = if admitted { self.secret(database, &user).await? } else { (false, None) };
+        if method == Method::Trust {
+            return if known { Ok(Some(learned(text.as_deref(), Proof::default()))) } else { Err(Error::TrustFailed) };
+        }
+        let iterations = u32::try_from(settings.scram_iterations).unwrap_or(4096);
+        let secret = text.as_deref().and_then(Secret::parse);
+        let proved_with = match (method, secret) {
+            (Method::Scram, Some(secret)) => Some(self.context.scram_secret(&user, secret, iterations)),
+            (_, secret) => secret,
+        };
+        let step = ClientLogin::start(method, &user, proved_with, &self.context.mock, iterations);
+        let Some(proof) = self.converse(step).await? else { return Ok(None) };
+        Ok(Some(learned(text.as_deref(), proof)))
+    }
+
+    /// Is the user known, and its secret if it has one.
+    async fn secret(&self, database: Option<&Database>, user: &str) -> Result<(bool, Option<String>), Error> {
+        let stored = match database {
+            Some(database) => self.config.secret(database, user),
+            None => self.config.secrets.get(user),
+        };
+        if let Some(text) = stored.filter(|text| !text.is_empty()) {
+            return Ok((true, Some(text.expose().to_owned())));
+        }
+        let Some(database) = database.filter(|database| self.config.auth_user(database).is_some()) else {
+            return Ok((stored.is_some(), None));
+        };
+        match auth_query::look_up(&self.context.manager, &self.config, database, user, self.worker).await {
+            Ok(Some(found)) => Ok((true, found.secret)),
+            Ok(None) => Err(Error::NoSuchUser),
+            Err(auth_query::Error::Disabled(name)) => {
+                Err(Error::DatabaseDisabled(name))
+            }
+            Err(error) => {
+                tracing::error!("S: {error}");
+                Err(Error::Configuration)
+            }
+        }
+    }
+
+    async fn converse(&mut self, mut step: Step) -> Result<Option<Proof>, Error> {
+        loop {
+            let login = match step {
+                Step::Done { reply, proof } => {
+                    return Ok(self.connection.send_all(&reply).await.is_ok().then_some(proof));
+                }
+                Step::Continue(login, request) => {
+                    if self.connection.send_all(&request).await.is_err() {
+                        return Ok(None);
+                    }
+                    login
+                }
+            };
+            let Ok(message) = self.connection.read_message(MAX_LOGIN_MESSAGE).await else { return Ok(None) };
+            match message.tag {
+                tag::PASSWORD => step = login.message(&message.body).map_err(log_failure)?,
+                // psql asks for the password in a second connection and leaves the first.
+                tag::TERMINATE => return Ok(None),
+                other => return Err(Error::UnknownMessage(other)),
+            }
+        }
+    }
+}
+
+fn log_failure(failure: Failure) -> Failure {
+    if let Some(detail) = std::error::Error::source(&failure) {
+        tracing::debug!("{failure}: {detail}");
+    }
+    failure
+}
+
+/// What the login taught us for the server's.
+fn learned(text: Option<&str>, proof: Proof) -> Learned {
+    let sent = proof.password.map(|password: PlainSecret| Secret::Plain(password));
+    Learned { secret: sent.or_else(|| text.and_then(Secret::parse)), scram: proof.scram }
+}

@@ -1,0 +1,109 @@
+//! What a client asks for in its start-up message.
+
+use super::Error;
+use crate::config::Settings;
+use crate::protocol::startup::{StartupMessage, parse_options};
+use crate::server::session::{Tracked, TrackedNames};
+
+/// The parts of a start-up message.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Login name.
+    pub user: String,
+    /// Database; the user's name if none was given.
+    pub database: String,
+    /// Values for tracked parameters.
+    pub tracked: Tracked,
+}
+
+impl Wanted {
+    /// Reads the parameters of the message: each is tracked, ignored by configuration, or refused.
+    pub fn read(message: &StartupMessage, settings: &Settings, names: &TrackedNames) -> Result<Self, Error> {
+        let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+        let user = message.get(b"user").map(text).filter(|user| !user.is_empty()).ok_or(Error::NoUser)?;
+        let database = message.get(b"database").map(text).filter(|name| !name.is_empty());
+        let mut wanted =
+            Self { database: database.unwrap_or_else(|| user.clone()), user, tracked: Tracked::new(names.clone()) };
+        for (name, value) in &message.parameters {
+            match name.as_slice() {
+                b"user" | b"database" => {}
+                // An option of the protocol, not a setting: answered by NegotiateProtocolVersion.
+                name if name.starts_with(b"_pq_.") => {}
+                b"replication" if is_off(value) => {}
+                b"replication" => return Err(Error::Replication),
+                b"options" => wanted.options(value, settings)?,
+                name if wanted.tracked.set(name, value) => {}
+                name if is_ignored(settings, name) => {}
+                name => {
+                    tracing::warn!("unsupported startup parameter: {}={}", text(name), text(value));
+                    return Err(Error::StartupParameter(text(name)));
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn options(&mut self, value: &[u8], settings: &Settings) -> Result<(), Error> {
+        let tolerant = is_ignored(settings, b"options");
+        let pairs = match parse_options(value) {
+            Ok(pairs) => pairs,
+            Err(_) if tolerant => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        for (name, value) in pairs {
+            if !self.tracked.set(&name, &value) && !tolerant && !is_ignored(settings, &name) {
+                return Err(Error::OptionsParameter(String::from_utf8_lossy(&name).into_owned()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_ignored(settings: &Settings, name: &[u8]) -> bool {
+    settings.ignore_startup_parameters.iter().any(|ignored| ignored.as_bytes() == name)
+}
+
+/// `replication` says no, as a boolean of PostgreSQL's.
+fn is_off(value: &[u8]) -> bool {
+    [&b"false"[..], b"off", b"no", b"0", b"f", b"n"].iter().any(|off| value.eq_ignore_ascii_case(off))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(parameters: &[(&str, &str)], ignored: &[&str]) -> Result<Wanted, Error> {
+        let parameters = parameters.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()));
+        let message = StartupMessage { major: 3, minor: 0, parameters: parameters.collect() };
+        let mut settings = Settings::default();
+        settings.ignore_startup_parameters = ignored.iter().map(|&name| name.to_owned()).collect();
+        Wanted::read(&message, &settings, &TrackedNames::new(&[]))
+    }
+
+    #[test]
+    fn the_database_is_the_user_if_none_is_named() {
+        assert_eq!(read(&[("user", "joe")], &[]).unwrap().database, "joe");
+    }
+
+    #[test]
+    fn an_unknown_parameter_is_refused_unless_ignored() {
+        let parameters = [("user", "joe"), ("extra_float_digits", "3")];
+        let error = read(&parameters, &[]).unwrap_err();
+        assert_eq!(error.to_string(), "unsupported startup parameter: extra_float_digits");
+        assert!(read(&parameters, &["extra_float_digits"]).is_ok());
+    }
+
+    #[test]
+    fn options_are_settings_too() {
+        let wanted = read(&[("user", "joe"), ("options", "-c timezone=UTC --datestyle=ISO")], &[]).unwrap();
+        assert_eq!(wanted.tracked.iter().collect::<Vec<_>>(), [("DateStyle", &b"ISO"[..]), ("TimeZone", b"UTC")]);
+        let error = read(&[("user", "joe"), ("options", "-c geqo=off")], &[]).unwrap_err();
+        assert_eq!(error.to_string(), "unsupported startup parameter in options: geqo");
+    }
+
+    #[test]
+    fn replication_is_refused_unless_it_is_off() {
+        assert!(matches!(read(&[("user", "joe"), ("replication", "database")], &[]), Err(Error::Replication)));
+        assert!(read(&[("user", "joe"), ("replication", "off")], &[]).is_ok());
+    }
+}

@@ -1,0 +1,117 @@
+//! Accepting, in one place: connections are dealt out to the workers in turn for their handshake.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::listen::{Listeners, SocketFile};
+use crate::admin::{self, Console};
+use crate::client::{self, Context, Rights};
+use crate::net::Detached;
+use crate::pool::tcp_options;
+
+/// How long accepting pauses when the process is out of file descriptors.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// What a connection is served with.
+#[derive(Clone)]
+pub struct Reception {
+    /// For clients.
+    pub context: Arc<Context>,
+    /// For the console.
+    pub console: Arc<Console>,
+    turn: Arc<AtomicUsize>,
+}
+
+impl Reception {
+    /// Serves clients and the console with these.
+    pub fn new(context: Arc<Context>, console: Arc<Console>) -> Self {
+        Self { context, console, turn: Arc::default() }
+    }
+
+    fn receive(&self, socket: Detached) {
+        let config = self.context.config.load();
+        if let Err(error) = socket.prepare(&tcp_options(&config)) {
+            tracing::debug!("accepted connection is gone already: {error}");
+            return;
+        }
+        let admission = self.context.manager.admit();
+        let workers = &self.context.manager.parts().workers;
+        let worker = self.turn.fetch_add(1, Ordering::Relaxed) % workers.count();
+        let (context, console) = (self.context.clone(), self.console.clone());
+        workers.spawn_on(worker, async move {
+            let Some(operator) = Box::pin(client::serve(context, socket, admission, worker)).await else { return };
+            let _counted = operator.admission;
+            let rights = match operator.rights {
+                Rights::Admin => admin::Rights::Admin,
+                Rights::Stats => admin::Rights::Stats,
+            };
+            Box::pin(admin::serve(&console, operator.connection, rights, operator.entry)).await;
+        });
+    }
+}
+
+/// The listening sockets at work.
+pub struct Acceptors {
+    tcp: CancellationToken,
+    tasks: JoinSet<()>,
+    /// Removed from the file system when we go.
+    _file: Option<SocketFile>,
+}
+
+impl Acceptors {
+    /// Begins to accept.
+    pub fn start(listeners: Listeners, reception: &Reception) -> io::Result<Self> {
+        let tcp = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        for listener in listeners.tcp {
+            let listener = TcpListener::from_std(listener)?;
+            let (reception, stop) = (reception.clone(), tcp.clone());
+            tasks.spawn(async move {
+                let accept = accept_all(async || listener.accept().await?.0.into_std().map(Detached::Tcp), &reception);
+                // Dropping the listener makes new connections fail at once.
+                let _ = stop.run_until_cancelled(accept).await;
+            });
+        }
+        let mut file = None;
+        if let Some(socket) = listeners.unix {
+            file = socket.file;
+            let listener = UnixListener::from_std(socket.listener)?;
+            let reception = reception.clone();
+            tasks.spawn(async move {
+                accept_all(async || listener.accept().await?.0.into_std().map(Detached::Unix), &reception).await;
+            });
+        }
+        Ok(Self { tcp, tasks, _file: file })
+    }
+
+    /// Closes the TCP sockets. The Unix socket stays, for the console.
+    pub fn close_tcp(&self) {
+        self.tcp.cancel();
+    }
+
+    /// How many sockets are at work.
+    pub fn count(&self) -> usize {
+        self.tasks.len()
+    }
+}
+
+async fn accept_all<F: Future<Output = io::Result<Detached>>>(accept: impl Fn() -> F, reception: &Reception) {
+    loop {
+        match accept().await {
+            Ok(socket) => reception.receive(socket),
+            // The one that wanted in has left already.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                tracing::error!("accept() failed: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A new configuration while we run: read, check, compare, apply. A file that can't be read in full changes nothing.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::log::LogHandle;
+use crate::config::{Applied, Change, Config, ConfigHandle, Reload};
+use crate::pool::Manager;
+
+/// What the command line said that outlives a reload.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Fixed {
+    /// `-v`, so many times.
+    pub verbose: u8,
+}
+
+/// Applies configurations.
+#[derive(Debug)]
+pub struct Reloader {
+    config: ConfigHandle,
+    manager: Arc<Manager>,
+    log: LogHandle,
+    fixed: Fixed,
+    /// One reload at a time.
+    running: Mutex<()>,
+}
+
+impl Reloader {
+    /// Applies to these.
+    pub fn new(config: ConfigHandle, manager: Arc<Manager>, log: LogHandle, fixed: Fixed) -> Self {
+        Self { config, manager, log, fixed, running: Mutex::default() }
+    }
+
+    /// Reads the file again. `Err` says why nothing was changed.
+    pub fn reload(&self) -> Result<(), String> {
+        let _running = self.running.lock();
+        let current = self.config.load();
+        let (config, changes) = match current.reload() {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::error!("configuration not reloaded: {error}");
+                return Err(error.to_string());
+            }
+        };
+        for warning in &config.warnings {
+            tracing::warn!("{warning}");
+        }
+        self.apply(config, &changes);
+        Ok(())
+    }
+
+    /// The console's SET: what a line in the file would do, until the next reload.
+    pub fn set(&self, key: &str, value: &str) -> Result<Option<String>, String> {
+        let _running = self.running.lock();
+        let mut config = (*self.config.load()).clone();
+        let applied = config.settings.set(key, value).map_err(|problem| problem.to_string())?;
+        let notice = match applied {
+            Applied::Now => None,
+            Applied::NewConnections => Some(format!("{key} takes effect on new connections")),
+            Applied::NeedsRestart => return Ok(Some(format!("{key} takes effect after a restart only"))),
+            Applied::NoEffect(why) => Some(format!("{key} has no effect: {why}")),
+        };
+        let changes = crate::config::diff::diff(&self.config.load(), &config);
+        self.apply(config, &changes);
+        Ok(notice)
+    }
+
+    fn apply(&self, config: Config, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::Setting { reload: Reload::Restart, .. } => tracing::warn!("reload: {change}"),
+                _ => tracing::info!("reload: {change}"),
+            }
+        }
+        self.set_log(&config);
+        self.config.store(config);
+        self.manager.apply(&self.config.load(), changes);
+    }
+
+    /// The log goes where the configuration says; the file is opened again in any case, for logrotate.
+    fn set_log(&self, config: &Config) {
+        let verbosity = u8::try_from(config.settings.verbose).unwrap_or(u8::MAX).max(self.fixed.verbose);
+        let logfile: Option<PathBuf> = config.settings.logfile.clone();
+        let result = self.log.set_verbosity(verbosity).and_then(|()| self.log.set_file(logfile));
+        if let Err(error) = result {
+            tracing::error!("{error}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The shape of the runtime: one thread for each worker, each with a runtime of its own, and the main thread for what
+//! is not a client's: accepting, signals, sweeps. No other file knows this.
+
+use std::io;
+use std::thread::JoinHandle;
+
+use tokio::runtime::{Builder, Runtime as Tokio};
+use tokio_util::sync::CancellationToken;
+
+use crate::net::Workers;
+
+/// The worker threads, and the main thread's runtime.
+#[derive(Debug)]
+pub struct Runtime {
+    /// How other rooms start tasks on workers.
+    pub workers: Workers,
+    control: Tokio,
+    stop: CancellationToken,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Runtime {
+    /// Starts `count` workers; 0 is one for each core.
+    pub fn start(count: usize) -> io::Result<Self> {
+        let count = match count {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            count => count,
+        };
+        let stop = CancellationToken::new();
+        let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        for number in 0..count {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            handles.push(runtime.handle().clone());
+            let stop = stop.clone();
+            let thread = std::thread::Builder::new().name(format!("worker-{number}"));
+            threads.push(thread.spawn(move || runtime.block_on(stop.cancelled()))?);
+        }
+        let control = Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { workers: Workers::new(handles), control, stop, threads })
+    }
+
+    /// Runs the main thread's part to its end, then stops the workers. Tasks that still run are dropped,
+    /// and their connections closed.
+    pub fn run<T>(self, main: impl Future<Output = T>) -> T {
+        let result = self.control.block_on(main);
+        self.stop.cancel();
+        for thread in self.threads {
+            // A worker whose runtime panicked has said so; there is nothing left to stop.
+            let _ = thread.join();
+        }
+        result
+    }
+}

@@ -1,0 +1,88 @@
+//! The ways to end: at once, when the servers are free, or when the clients have gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::interval;
+
+use super::accept::Acceptors;
+use crate::admin::Shutdown;
+use crate::client::Context;
+use crate::stats::Order;
+
+/// How often it is looked whether the last one has gone.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// Whoever wants the process to end says how. What was said last counts; saying so twice ends it at once.
+#[derive(Debug, Clone)]
+pub struct Request {
+    wanted: Arc<watch::Sender<Option<Shutdown>>>,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self { wanted: Arc::new(watch::Sender::new(None)) }
+    }
+}
+
+impl Request {
+    /// Ends the process in this way.
+    pub fn send(&self, how: Shutdown) {
+        self.wanted.send_modify(|wanted| {
+            *wanted = Some(if wanted.is_some() { Shutdown::Now } else { how });
+        });
+    }
+
+    /// Has anybody asked?
+    pub fn is_sent(&self) -> bool {
+        self.wanted.borrow().is_some()
+    }
+
+    /// Waits until somebody asks, does it, and returns when the process may exit.
+    pub async fn carry_out(&self, acceptors: &Acceptors, context: &Context) {
+        let mut wanted = self.wanted.subscribe();
+        let mut tick = interval(PERIOD);
+        let mut begun = None;
+        loop {
+            let how = *wanted.borrow_and_update();
+            match how {
+                None => {}
+                Some(Shutdown::Now) => return,
+                Some(how) => {
+                    if begun.replace(how).is_none() {
+                        begin(how, acceptors, context);
+                    }
+                    if is_over(how, context) {
+                        return;
+                    }
+                }
+            }
+            tokio::select! {
+                changed = wanted.changed() => if changed.is_err() { return },
+                _ = tick.tick(), if begun.is_some() => {}
+            }
+        }
+    }
+}
+
+fn begin(how: Shutdown, acceptors: &Acceptors, context: &Context) {
+    acceptors.close_tcp();
+    context.shut_down();
+    if how == Shutdown::WaitForServers {
+        context.end_waiting();
+        context.manager.pause(None);
+        context.manager.end_waiting();
+        context.manager.order_clients(None, Order::ShuttingDown);
+    }
+}
+
+fn is_over(how: Shutdown, context: &Context) -> bool {
+    match how {
+        Shutdown::Now => true,
+        Shutdown::WaitForServers => context.manager.active_servers(None) == 0,
+        Shutdown::WaitForClients => {
+            context.manager.parts().registry.clients().is_empty() && context.manager.active_clients() == 0
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The start, step by step in PgBouncer's order, and the main thread's life until the end.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::accept::{Acceptors, Reception};
+use super::cli::{self, Args, Exit};
+use super::listen::{self, ListenOptions, Listeners};
+use super::log::{self, Format, LogHandle, LogOptions};
+use super::pidfile::{self, Pidfile};
+use super::reload::{Fixed, Reloader};
+use super::runtime::Runtime;
+use super::shutdown::Request;
+use super::signals::Signals;
+use super::{Error, privileges};
+use crate::admin::{Averages, Console, Control, Shutdown};
+use crate::client::{Context, timeouts};
+use crate::config::{Config, ConfigHandle};
+use crate::pool::{Manager, run_janitor};
+
+/// The whole program: from the command line to the exit code.
+pub fn main(argv: Vec<OsString>) -> ExitCode {
+    let program = cli::program(&argv);
+    let args = match cli::parse(argv) {
+        Ok(args) => args,
+        Err(exit) => return exit.print(),
+    };
+    let config = match load(&args) {
+        Ok(Some(config)) => config,
+        Ok(None) => return Exit::missing_config(&program).print(),
+        Err(error) => return fatal(&error),
+    };
+    if args.check {
+        config.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        println!("configuration is valid");
+        return ExitCode::SUCCESS;
+    }
+    match run(&args, config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fatal(&error),
+    }
+}
+
+/// The configuration of the file, or of the environment if no file is named and it has one.
+fn load(args: &Args) -> Result<Option<Config>, crate::config::Error> {
+    let Some(path) = &args.config else {
+        let known = ["DATABASE_URL", "DB_HOST"].iter().any(|name| std::env::var_os(name).is_some());
+        return if known { Config::from_env().map(Some) } else { Ok(None) };
+    };
+    Config::load(path).map(Some)
+}
+
+/// The last line of a process that can't go on. The log may not be set up, so it goes to the standard error output as well.
+fn fatal(error: &dyn std::error::Error) -> ExitCode {
+    if tracing::dispatcher::has_been_set() {
+        tracing::error!(fatal = true, "{error}");
+    } else {
+        eprintln!("FATAL {error}");
+    }
+    ExitCode::FAILURE
+}
+
+fn run(args: &Args, config: Config) -> Result<(), Error> {
+    let settings = &config.settings;
+    let verbosity = u8::try_from(settings.verbose).unwrap_or(u8::MAX).max(args.verbose);
+    let quiet = args.quiet || args.daemon;
+    // The file is opened as the user we will be, so that it can be opened again.
+    if let Some(user) = args.user.as_ref().or(settings.user.as_ref()) {
+        privileges::switch_user(user)?;
+    }
+    let log = log::init(&LogOptions {
+        quiet,
+        file: settings.logfile.clone(),
+        verbosity,
+        format: Format::from_env(),
+    })?;
+    privileges::refuse_root()?;
+    args.warn_ignored();
+    config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    if let Some(dir) = &settings.unix_socket_dir {
+        listen::refuse_used_unix_socket(dir, settings.listen_port)?;
+    }
+    settings.pidfile.as_deref().map(pidfile::check).transpose()?;
+    if args.daemon {
+        if settings.pidfile.is_none() {
+            return Err(Error::DaemonNeedsPidfile);
+        }
+        privileges::daemonize()?;
+    }
+    let (soft, hard) = privileges::raise_fd_limit()?;
+    tracing::info!(
+        "kernel file descriptor limit: {soft} (hard: {hard}); max_client_conn: {}, max expected fd use: {}",
+        settings.max_client_conn,
+        expected_descriptors(&config)
+    );
+    let listeners = Listeners::bind(&listen_options(&config))?;
+    let _pidfile = settings.pidfile.as_deref().map(Pidfile::create).transpose()?;
+    serve(args, config, log, listeners)
+}
+
+/// Clients and servers at their limits, and a few files of our own.
+fn expected_descriptors(config: &Config) -> usize {
+    let settings = &config.settings;
+    let servers: usize = config
+        .databases
+        .values()
+        .map(|database| database.pool_size.unwrap_or(settings.default_pool_size) + settings.reserve_pool_size)
+        .sum();
+    settings.max_client_conn + servers + 32
+}
+
+fn listen_options(config: &Config) -> ListenOptions {
+    let settings = &config.settings;
+    ListenOptions {
+        addresses: settings.listen_addr.clone(),
+        port: settings.listen_port,
+        backlog: u32::try_from(settings.listen_backlog).unwrap_or(u32::MAX),
+        reuseport: settings.so_reuseport,
+        defer_accept: false,
+        unix_dir: settings.unix_socket_dir.clone(),
+        unix_mode: settings.unix_socket_mode.0,
+        unix_group: Some(settings.unix_socket_group.clone()).filter(|group| !group.is_empty()),
+    }
+}
+
+fn serve(args: &Args, config: Config, log: LogHandle, listeners: Listeners) -> Result<(), Error> {
+    let runtime = Runtime::start(config.settings.worker_threads).map_err(|source| Error::Runtime { source })?;
+    let config = ConfigHandle::new(config);
+    let manager = Arc::new(Manager::new(runtime.workers.clone(), config.clone()));
+    let console_version = format!("{}/bouncer", cli::COMPATIBLE_WITH);
+    let context = Arc::new(Context::new(manager.clone(), config.clone(), console_version));
+    let shutdown = Request::default();
+    let fixed = Fixed { verbose: args.verbose };
+    let reloader = Arc::new(Reloader::new(config.clone(), manager.clone(), log, fixed));
+    let control = Steering { reloader: reloader.clone(), shutdown: shutdown.clone() };
+    let averages = Arc::new(Averages::default());
+    let console = Console {
+        manager: manager.clone(),
+        control: Arc::new(control),
+        averages: averages.clone(),
+        version: cli::VERSION_LINE,
+    };
+    let reception = Reception::new(context.clone(), Arc::new(console));
+    runtime.run(async move {
+        let signals = Signals::listen().map_err(|source| Error::Runtime { source })?;
+        let acceptors = Acceptors::start(listeners, &reception).map_err(|source| Error::Runtime { source })?;
+        tracing::info!("process up: {}, workers: {}", cli::VERSION_LINE, manager.parts().workers.count());
+        tokio::select! {
+            () = shutdown.carry_out(&acceptors, &context) => {}
+            () = signals.obey(&reloader, &shutdown, &manager) => {}
+            () = run_janitor(manager.clone()) => {}
+            () = sweep_clients(&context) => {}
+            () = tick_averages(&averages, &manager) => {}
+        }
+        tracing::info!("server shutting down");
+        Ok(())
+    })
+}
+
+async fn sweep_clients(context: &Context) {
+    let mut tick = interval(timeouts::PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        timeouts::sweep(context);
+    }
+}
+
+/// The averages of SHOW STATS, and the statistics line in the log.
+async fn tick_averages(averages: &Averages, manager: &Manager) {
+    loop {
+        let period = manager.parts().config.load().settings.stats_period;
+        tokio::time::sleep(period.max(Duration::from_secs(1))).await;
+        let line = averages.tick(manager);
+        if manager.parts().config.load().settings.log_stats {
+            tracing::info!("{line}");
+        }
+    }
+}
+
+/// What the console may do to the process.
+struct Steering {
+    reloader: Arc<Reloader>,
+    shutdown: Request,
+}
+
+impl Control for Steering {
+    fn reload(&self) -> Result<(), String> {
+        tracing::info!("RELOAD command issued");
+        self.reloader.reload()
+    }
+
+    fn shutdown(&self, how: Shutdown) {
+        self.shutdown.send(how);
+    }
+
+    fn set(&self, key: &str, value: &str) -> Result<Option<String>, String> {
+        self.reloader.set(key, value)
+    }
+
+    fn is_shutting_down(&self) -> bool {
+        self.shutdown.is_sent()
+    }
+}
