@@ -184,6 +184,8 @@ pub enum Ending {
     Terminated,
     /// The client's connection is gone, without a word.
     Vanished,
+    /// Its server ended, and the client has the server's own last word.
+    ServerEnded,
     /// The client is sent away with this error.
     Error(Error),
 }
@@ -194,6 +196,7 @@ impl Ending {
         match self {
             Self::Terminated => "client close request".to_owned(),
             Self::Vanished => "client unexpected eof".to_owned(),
+            Self::ServerEnded => "server conn crashed?".to_owned(),
             Self::Error(error) => error.to_string(),
         }
     }

@@ -135,6 +135,7 @@ impl Client {
             statements: Statements::new(self.context.names_held.clone()),
             tracked,
             portals: std::collections::HashMap::default(),
+            unsettled: std::collections::HashMap::default(),
             fenced: false,
             inbound: Passing::default(),
             outbound: Passing::default(),

@@ -43,6 +43,9 @@ pub struct Relay {
     pub tracked: Tracked,
     /// Portals whose run takes names away.
     pub portals: HashMap<Box<[u8]>, Forget, ahash::RandomState>,
+    /// Names that were given or taken away by messages the server has not answered yet, with their batch. If an
+    /// earlier batch fails these changes may be undone, so a later one waits before it uses such a name.
+    pub unsettled: HashMap<Box<[u8]>, u64, ahash::RandomState>,
     /// Nothing more is taken from the client until the server owes nothing: the last message may have
     /// changed what names mean.
     pub fenced: bool,
@@ -119,9 +122,16 @@ impl Relay {
         self.settings.max_prepared_statements > 0
     }
 
+    /// Does what this name means depend on an earlier batch that is not answered yet?
+    #[inline]
+    pub fn is_unsettled(&self, name: &[u8], batch: u64) -> bool {
+        !self.unsettled.is_empty() && self.unsettled.get(name).is_some_and(|&changed| changed < batch)
+    }
+
     /// The link ends: what lived with it is gone.
     pub fn unlink(&mut self) {
         self.fenced = false;
+        self.unsettled.clear();
         if !self.portals.is_empty() {
             self.portals.clear();
         }

@@ -3,7 +3,7 @@
 
 use super::relay::{Linked, Outgoing, Passing, Relay};
 use super::translate::pass_body;
-use crate::protocol::backend::{self, tag};
+use crate::protocol::backend::{self, ErrorFields, tag};
 use crate::protocol::frame::{Frame, cut};
 use crate::server::pipeline::{Desync, Reply, Request};
 use crate::server::{Doom, Effect, Forget, Unnamed};
@@ -139,6 +139,11 @@ impl Relay {
         match self.name_in(linked, frame.body()) {
             Some((ours, theirs)) => backend::rename_in_error(out.insert(), frame.body(), &ours, &theirs),
             None => out.insert().extend_from_slice(frame.bytes),
+        }
+        let severity = ErrorFields::read(frame.body()).ok().and_then(|fields| fields.severity());
+        if matches!(severity, Some(b"FATAL" | b"PANIC")) {
+            // The last word of a server: nothing of ours needs to follow.
+            linked.doom(Doom::Ended);
         }
         let Reply::Failed { skipped, failed } = linked.server.pipeline.error() else { return };
         for effect in skipped {

@@ -625,8 +625,12 @@ impl Session {
     /// The server's connection is broken.
     fn server_failed(&mut self) -> Step {
         let State::Linked(pooled) = &mut self.state else { return Step::Again };
-        pooled.server.state.doom.get_or_insert(Doom::Failed);
-        Step::End(Error::ServerCrashed.into())
+        match pooled.server.state.doom.get_or_insert(Doom::Failed) {
+            Doom::Ended => Step::End(Ending::ServerEnded),
+            Doom::Desync | Doom::ClientLeft | Doom::Failed | Doom::CheckFailed => {
+                Step::End(Error::ServerCrashed.into())
+            }
+        }
     }
 
     // ---- orders ----------------------------------------------------------------------------

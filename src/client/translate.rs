@@ -50,6 +50,9 @@ impl Relay {
         out: &mut Outgoing<'_>,
     ) -> Result<usize, Error> {
         let mut at = 0;
+        if linked.server.pipeline.owes_nothing() {
+            self.unsettled.clear();
+        }
         while at < input.len() && !self.terminated {
             if self.inbound.left > 0 {
                 at += pass_body(&mut self.inbound, input, at, out);
@@ -119,9 +122,11 @@ impl Relay {
                 return Ok(Step::Incomplete);
             }
         } else {
-            let changes = statement_changes(frame.body());
+            let sql = frontend::Query::read(frame.body())?.sql;
+            let changes = statement_changes(sql);
             if !changes.is_empty() {
-                return self.query_that_drops_names(linked, frame, &changes, out);
+                self.query_that_drops_names(linked, sql, &changes, out);
+                return Ok(Step::Done);
             }
         }
         let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
@@ -136,11 +141,10 @@ impl Relay {
     fn query_that_drops_names(
         &mut self,
         linked: &mut Linked<'_>,
-        frame: &Frame<'_>,
+        sql: &[u8],
         changes: &[StatementChange],
         out: &mut Outgoing<'_>,
-    ) -> Result<Step, Error> {
-        let sql = frontend::Query::read(frame.body())?.sql;
+    ) {
         let mut text = Vec::new();
         let (mut copied, mut forget, mut stand_ins) = (0, Vec::new(), 0_usize);
         for change in changes {
@@ -176,7 +180,6 @@ impl Relay {
         linked.server.pipeline.push(Expect::Forward(Request::Query), Some(Effect::Forget(forget)));
         frontend::query(out.insert(), &text);
         self.fenced = true;
-        Ok(Step::Done)
     }
 
     /// The name of a stand-in, as a quoted identifier has it inside.
@@ -223,6 +226,9 @@ impl Relay {
             linked.server.pipeline.push(Expect::Forward(Request::Parse), None);
             return Ok(Step::Pass);
         }
+        if self.wait_for(linked, parse.name) {
+            return Ok(Step::Fenced);
+        }
         linked.counters.client_parses.add(1);
         self.parse_named(linked, parse.name, definition, forget, out)
     }
@@ -244,6 +250,15 @@ impl Relay {
         }
     }
 
+    /// Must a message that uses this name wait until it is known what it means? Then nothing is taken from the client
+    /// until the server has answered.
+    #[inline]
+    fn wait_for(&mut self, linked: &Linked<'_>, name: &[u8]) -> bool {
+        let wait = self.is_unsettled(name, linked.server.pipeline.batch());
+        self.fenced |= wait;
+        wait
+    }
+
     fn parse_named(
         &mut self,
         linked: &mut Linked<'_>,
@@ -259,6 +274,7 @@ impl Relay {
         let budget = self.settings.prepared_memory.saturating_sub(self.names_held.get());
         let statement = self.registry.intern(definition, budget)?;
         self.statements.insert(name.into(), Named { forget, ..plain(statement.clone()) });
+        self.unsettled.insert(name.into(), linked.server.pipeline.batch());
         let mut known = linked.server.statements.touch(&statement, linked.server.pipeline.batch());
         if known == Known::Yes && transaction_may_have_failed(linked) {
             // PostgreSQL refuses nearly every text in a failed transaction, so it has to be asked.
@@ -313,6 +329,9 @@ impl Relay {
         let Some(head) = BindHead::read(frame.body())? else {
             return if frame.is_complete() { Err(crate::protocol::Error::MissingNul.into()) } else { Ok(Step::Incomplete) };
         };
+        if self.wait_for(linked, head.statement) {
+            return Ok(Step::Fenced);
+        }
         if !self.portals.is_empty() {
             self.portals.remove(head.portal);
         }
@@ -378,6 +397,9 @@ impl Relay {
             linked.server.pipeline.push(Expect::Forward(request), None);
             return Ok(Step::Pass);
         }
+        if self.wait_for(linked, described.name) {
+            return Ok(Step::Fenced);
+        }
         if described.name.is_empty() {
             self.ensure_unnamed(linked, out);
         } else if let Some(named) = self.statements.get(described.name) {
@@ -425,7 +447,11 @@ impl Relay {
                 linked.server.pipeline.push(Expect::Forward(Request::Close), effect);
                 return Ok(Step::Pass);
             }
+            if self.wait_for(linked, closed.name) {
+                return Ok(Step::Fenced);
+            }
             if let Some(named) = self.statements.remove(closed.name) {
+                self.unsettled.insert(closed.name.into(), linked.server.pipeline.batch());
                 let effect = Effect::Closed(closed.name.into(), named);
                 linked.server.pipeline.push(Expect::Synthesize(Request::Close), Some(effect));
                 return Ok(Step::Done);

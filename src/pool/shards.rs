@@ -286,7 +286,7 @@ impl Pool {
                 Some(Doom::Desync) => "server_desync",
                 Some(Doom::ClientLeft) => "client disconnect while server was not ready",
                 Some(Doom::CheckFailed) => "server check or reset failed",
-                Some(Doom::Failed) | None => "server conn crashed?",
+                Some(Doom::Failed | Doom::Ended) | None => "server conn crashed?",
             });
         }
         if self.is_paused() {

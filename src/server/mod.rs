@@ -102,8 +102,10 @@ pub enum Doom {
     Desync,
     /// A client left it in a state that could not be cleaned up.
     ClientLeft,
-    /// It failed, or ended the connection.
+    /// The connection broke.
     Failed,
+    /// It said itself, with a FATAL error, that it ends.
+    Ended,
     /// A reset or check query failed.
     CheckFailed,
 }
