@@ -227,6 +227,11 @@ impl Manager {
         self.paused_all.load(Ordering::SeqCst)
     }
 
+    /// Was this database paused by its name?
+    pub fn is_paused_by_name(&self, database: &str) -> bool {
+        self.paused.lock().contains(database)
+    }
+
     /// PAUSE: servers go as they come back. Returns at once; [`active_servers`](Self::active_servers) says when
     /// it is done.
     pub fn pause(&self, database: Option<&str>) {
@@ -316,6 +321,11 @@ impl Manager {
     /// Servers logged in as this user.
     pub fn servers_of_user(&self, user: &str) -> usize {
         self.parts.limits.servers_of_user(user)
+    }
+
+    /// Connected clients, those that are logging in included.
+    pub fn clients(&self) -> usize {
+        self.parts.limits.clients()
     }
 
     /// Clients of a database.
