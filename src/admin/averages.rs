@@ -1,14 +1,17 @@
 //! Statistics over the last finished `stats_period`.
 //!
 //! The counters only grow; whoever calls [`Averages::tick`] once a period makes rates of them. The counters
-//! themselves are `stats`'s.
+//! themselves are `stats`'s, but for the console's own use, which has no pool to be counted in.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::admin::names;
+use crate::pool::Manager;
 use crate::stats::Totals;
 
 /// Counters by database.
@@ -63,10 +66,12 @@ pub fn each(sum: u64, count: u64) -> u64 {
     sum.checked_div(count).unwrap_or(0)
 }
 
-/// The counters at the end of the last period, and what was added in it.
+/// The counters at the end of the last period, what was added in it, and how much the console was used.
 #[derive(Debug)]
 pub struct Averages {
     state: Mutex<State>,
+    queries: AtomicU64,
+    logins: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -90,12 +95,46 @@ impl Averages {
         };
         Self {
             state: Mutex::new(state),
+            queries: AtomicU64::new(0),
+            logins: AtomicU64::new(0),
         }
+    }
+
+    /// Ends a period; to be called once in each `stats_period`. Returns the line that `log_stats` logs.
+    pub fn tick(&self, manager: &Manager) -> String {
+        self.end_period(self.totals(manager)).line()
+    }
+
+    /// The counters of every database that has pools, and of the console.
+    pub fn totals(&self, manager: &Manager) -> ByDatabase {
+        let queries = self.queries.load(Ordering::Relaxed);
+        let console = Totals {
+            queries,
+            transactions: queries,
+            client_logins: self.logins.load(Ordering::Relaxed),
+            ..Totals::default()
+        };
+        let mut all = ByDatabase::from([(names::CONSOLE.to_owned(), console)]);
+        for pool in manager.pools() {
+            let totals = pool.totals();
+            all.entry(pool.database.clone()).or_default().merge(&totals);
+        }
+        all
+    }
+
+    /// A console command begins.
+    pub(super) fn count_query(&self) {
+        self.queries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A console client has logged in.
+    pub(super) fn count_login(&self) {
+        self.logins.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Ends a period at which the counters were `totals`, and says what was counted in it, all databases
     /// together.
-    pub fn tick(&self, totals: ByDatabase) -> Period {
+    fn end_period(&self, totals: ByDatabase) -> Period {
         let mut state = self.state.lock();
         let now = Instant::now();
         let before = |name: &str| state.totals.get(name).copied().unwrap_or_default();
@@ -152,9 +191,9 @@ mod tests {
         let averages = Averages::new();
         assert_eq!(averages.of("app").per_second(5), 0);
         tokio::time::advance(Duration::from_secs(10)).await;
-        averages.tick(counted(100, 1_000));
+        averages.end_period(counted(100, 1_000));
         tokio::time::advance(Duration::from_secs(2)).await;
-        let all = averages.tick(counted(140, 2_000));
+        let all = averages.end_period(counted(140, 2_000));
         let app = averages.of("app");
         assert_eq!(app, all);
         assert_eq!(app.per_second(app.added.transactions), 20);
@@ -170,8 +209,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pool_that_went_away_does_not_make_rates_negative() {
         let averages = Averages::new();
-        averages.tick(counted(100, 1_000));
+        averages.end_period(counted(100, 1_000));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(averages.tick(counted(10, 10)).added, Totals::default());
+        assert_eq!(
+            averages.end_period(counted(10, 10)).added,
+            Totals::default()
+        );
     }
 }

@@ -109,7 +109,6 @@ fn change(console: &Console, command: &Command) -> Result<Outcome, Error> {
     match command {
         Command::Set { key, value } => set(console, key, value),
         Command::Reload => {
-            tracing::info!("RELOAD command issued");
             console
                 .control
                 .reload()

@@ -171,7 +171,7 @@ impl<'a> Conversation<'a> {
     }
 
     fn run(&mut self, command: &Command) -> Result<Outcome, Error> {
-        self.console.count_query();
+        self.console.averages.count_query();
         control::run(self.console, self.rights, command)
     }
 

@@ -14,7 +14,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ use crate::net::Connection;
 use crate::net::connection::ReadError;
 use crate::pool::Manager;
 use crate::stats::registry::ClientGuard;
-use crate::stats::{Order, Phase, Totals};
+use crate::stats::{Order, Phase};
 
 /// Longest message that is read, in bytes.
 const MAX_MESSAGE: usize = 1 << 20;
@@ -47,7 +47,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// What the console can ask of the process; `daemon` implements it.
 pub trait Control: Send + Sync {
-    /// Reads the configuration files again. `Err` says what is wrong with them; then nothing has changed.
+    /// Reads the configuration files again, and logs that it does. `Err` says what is wrong with them; then nothing has changed.
     fn reload(&self) -> Result<(), String>;
     /// Begins a shutdown. Returns at once, but for [`Shutdown::Now`], which need not return.
     fn shutdown(&self, mode: Shutdown);
@@ -97,10 +97,8 @@ pub struct Console {
     pub control: Arc<dyn Control>,
     /// What SHOW VERSION answers. Monitoring takes the first `N.N.N` in it for PgBouncer's version.
     pub version: &'static str,
-    /// Rates of the last period.
-    pub averages: Averages,
-    queries: AtomicU64,
-    logins: AtomicU64,
+    /// Rates of the last period, and how much the console was used.
+    pub averages: Arc<Averages>,
 }
 
 impl std::fmt::Debug for Console {
@@ -108,42 +106,6 @@ impl std::fmt::Debug for Console {
         f.debug_struct("Console")
             .field("version", &self.version)
             .finish_non_exhaustive()
-    }
-}
-
-impl Console {
-    /// A console over these pools. The first `stats_period` begins now.
-    pub fn new(manager: Arc<Manager>, control: Arc<dyn Control>, version: &'static str) -> Self {
-        let (queries, logins) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self {
-            manager,
-            control,
-            version,
-            averages: Averages::new(),
-            queries,
-            logins,
-        }
-    }
-
-    /// Ends a `stats_period`; to be called once in each. [`Period::line`] of the answer is what `log_stats` logs.
-    pub fn tick(&self) -> Period {
-        self.averages.tick(show::totals_by_database(self))
-    }
-
-    /// What was counted for the console itself.
-    fn own_totals(&self) -> Totals {
-        let queries = self.queries.load(Ordering::Relaxed);
-        let client_logins = self.logins.load(Ordering::Relaxed);
-        Totals {
-            queries,
-            transactions: queries,
-            client_logins,
-            ..Totals::default()
-        }
-    }
-
-    fn count_query(&self) {
-        self.queries.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -163,7 +125,7 @@ pub async fn serve(
     rights: Rights,
     entry: ClientGuard,
 ) {
-    console.logins.fetch_add(1, Ordering::Relaxed);
+    console.averages.count_login();
     let canceled = AtomicBool::new(false);
     let end = {
         let client = Client {

@@ -16,8 +16,6 @@ mod named;
 mod pools;
 mod stats;
 
-pub use stats::totals_by_database;
-
 /// One thing that can be shown.
 pub struct Show {
     /// What follows SHOW, in lower case.

@@ -79,10 +79,13 @@ pub(super) fn console_with(config: Config) -> (Console, Arc<Process>) {
     let workers = Workers::new(vec![tokio::runtime::Handle::current()]);
     let manager = Arc::new(Manager::new(workers, ConfigHandle::new(config)));
     let process = Arc::new(Process::default());
-    (
-        Console::new(manager, process.clone(), "PgBouncer 1.25.2 (pgferry test)"),
-        process,
-    )
+    let console = Console {
+        manager,
+        control: process.clone(),
+        version: "PgBouncer 1.25.2 (pgferry test)",
+        averages: Arc::default(),
+    };
+    (console, process)
 }
 
 pub(super) fn console() -> (Console, Arc<Process>) {

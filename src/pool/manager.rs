@@ -313,6 +313,11 @@ impl Manager {
         }
     }
 
+    /// Connections of clients, those that are logging in included.
+    pub fn active_clients(&self) -> usize {
+        self.parts.limits.clients()
+    }
+
     /// Servers of a database, and of a user.
     pub fn servers_of_database(&self, database: &str) -> usize {
         self.parts.limits.servers_of_database(database)
@@ -321,11 +326,6 @@ impl Manager {
     /// Servers logged in as this user.
     pub fn servers_of_user(&self, user: &str) -> usize {
         self.parts.limits.servers_of_user(user)
-    }
-
-    /// Connected clients, those that are logging in included.
-    pub fn clients(&self) -> usize {
-        self.parts.limits.clients()
     }
 
     /// Clients of a database.

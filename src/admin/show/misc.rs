@@ -56,7 +56,10 @@ pub(super) fn lists(view: &View<'_>) -> Vec<Item> {
         // PgBouncer keeps the memory of clients and servers that left; here there is none.
         ("free_clients", 0),
         ("used_clients", clients),
-        ("login_clients", manager.clients().saturating_sub(clients)),
+        (
+            "login_clients",
+            manager.active_clients().saturating_sub(clients),
+        ),
         ("free_servers", 0),
         ("used_servers", registry.servers().len()),
         ("dns_names", 0),

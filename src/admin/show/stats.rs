@@ -2,9 +2,7 @@
 //!
 //! One table of statistics, since PgBouncer calls each by up to five names.
 
-use crate::admin::Console;
 use crate::admin::averages::{ByDatabase, Period, each};
-use crate::admin::names;
 use crate::admin::show::{Column, View, column, text};
 use crate::admin::value::{Cell, Heading, Type};
 use crate::stats::Totals;
@@ -89,15 +87,8 @@ static OWN: &[Own] = &[
     },
 ];
 
-/// The counters of every database that has pools, and of the console.
-pub fn totals_by_database(console: &Console) -> ByDatabase {
-    let mut all = ByDatabase::from([(names::CONSOLE.to_owned(), console.own_totals())]);
-    for pool in console.manager.pools() {
-        all.entry(pool.database.clone())
-            .or_default()
-            .merge(&pool.totals());
-    }
-    all
+fn totals_by_database(view: &View<'_>) -> ByDatabase {
+    view.console.averages.totals(&view.console.manager)
 }
 
 fn numeric_headings<'a>(names: impl Iterator<Item = &'a &'static str>) -> Vec<Heading> {
@@ -130,14 +121,12 @@ pub(super) fn averages_headings() -> Vec<Heading> {
 
 /// A row for each database: its name, and the numbers that `cells` makes of its counters and its last period.
 fn by_database(view: &View<'_>, cells: fn(&Totals, &Period) -> Vec<Cell>) -> Vec<Vec<Cell>> {
-    let rows = totals_by_database(view.console)
-        .into_iter()
-        .map(|(name, totals)| {
-            let period = view.console.averages.of(&name);
-            let mut row = vec![Cell::Text(name)];
-            row.extend(cells(&totals, &period));
-            row
-        });
+    let rows = totals_by_database(view).into_iter().map(|(name, totals)| {
+        let period = view.console.averages.of(&name);
+        let mut row = vec![Cell::Text(name)];
+        row.extend(cells(&totals, &period));
+        row
+    });
     rows.collect()
 }
 
@@ -185,7 +174,7 @@ pub(super) static TOTALS: &[Column<Line>] = &[
 /// All databases together.
 pub(super) fn list(view: &View<'_>) -> Vec<Line> {
     let (mut totals, mut period) = (Totals::default(), Period::default());
-    for (name, of_database) in totals_by_database(view.console) {
+    for (name, of_database) in totals_by_database(view) {
         totals.merge(&of_database);
         let last = view.console.averages.of(&name);
         period.added.merge(&last.added);

@@ -192,13 +192,9 @@ async fn statistics_have_sums_and_the_last_period() {
     let (console, _) = console();
     pool(&console);
     tokio::time::advance(Duration::from_secs(2)).await;
-    let period = console.tick();
-    assert!(
-        period
-            .line()
-            .starts_with("stats: 10 xacts/s, 0 queries/s, ")
-    );
-    console.count_query();
+    let line = console.averages.tick(&console.manager);
+    assert!(line.starts_with("stats: 10 xacts/s, 0 queries/s, "));
+    console.averages.count_query();
     let stats = [
         "database=app total_xact_count=20 total_received=400 total_xact_time=1000 avg_xact_count=10 avg_recv=200 \
          avg_xact_time=50 total_prepare_cache_hit=5 total_prepare_cache_miss=2",
