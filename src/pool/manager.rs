@@ -227,6 +227,11 @@ impl Manager {
         self.paused_all.load(Ordering::SeqCst)
     }
 
+    /// Was this database paused by its name?
+    pub fn is_paused_by_name(&self, database: &str) -> bool {
+        self.paused.lock().contains(database)
+    }
+
     /// PAUSE: servers go as they come back. Returns at once; [`active_servers`](Self::active_servers) says when
     /// it is done.
     pub fn pause(&self, database: Option<&str>) {

@@ -354,21 +354,34 @@ pub struct Column<'a> {
     pub type_len: i16,
 }
 
-/// Appends a `RowDescription`.
+/// Appends a `RowDescription` of columns in text format.
 pub fn row_description(out: &mut Vec<u8>, columns: &[Column<'_>]) {
+    row_description_in(out, columns, |_| false);
+}
+
+/// Appends a `RowDescription` as a portal has it: `is_binary` tells the format of each column by its place.
+pub fn row_description_in(
+    out: &mut Vec<u8>,
+    columns: &[Column<'_>],
+    is_binary: impl Fn(usize) -> bool,
+) {
     message(out, tag::ROW_DESCRIPTION, |out| {
         let count = put_count(out, columns.len());
-        for column in columns.iter().take(count) {
+        for (at, column) in columns.iter().take(count).enumerate() {
             put_string(out, column.name.as_bytes());
             // Of no table, so without a column number in it.
             out.extend_from_slice(&[0; 6]);
             out.extend_from_slice(&column.type_oid.to_be_bytes());
             out.extend_from_slice(&column.type_len.to_be_bytes());
             out.extend_from_slice(&(-1i32).to_be_bytes());
-            // Text format.
-            out.extend_from_slice(&[0; 2]);
+            out.extend_from_slice(&u16::from(is_binary(at)).to_be_bytes());
         }
     });
+}
+
+/// Appends a `PortalSuspended`.
+pub fn portal_suspended(out: &mut Vec<u8>) {
+    message(out, tag::PORTAL_SUSPENDED, |_| {});
 }
 
 /// Appends a `DataRow`; `None` for NULL.

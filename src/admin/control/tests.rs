@@ -1,0 +1,199 @@
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::admin::parse::parse;
+use crate::admin::tests::{client, console, console_with};
+use crate::config::{Config, Database, Host};
+
+/// What a command answers, in one line.
+fn answer(console: &Console, rights: Rights, text: &str) -> String {
+    match parse(text).and_then(|command| run(console, rights, &command)) {
+        Ok(Outcome::Done { tag, notice: None }) => tag,
+        Ok(Outcome::Done {
+            tag,
+            notice: Some(notice),
+        }) => format!("{tag} (NOTICE {})", notice.message),
+        Ok(Outcome::Rows(rows)) => format!("{} rows", rows.len()),
+        Ok(outcome) => format!("{outcome:?}"),
+        Err(error) => format!("{} {error}", error.sqlstate()),
+    }
+}
+
+#[tokio::test]
+#[allow(clippy::too_many_lines, reason = "a table")]
+async fn commands_answer_in_pgbouncers_words() {
+    let (console, process) = console();
+    let table = [
+        ("SHOW STATE", "3 rows"),
+        ("SHOW HELP", "SHOW (NOTICE Console usage)"),
+        ("SET timezone = 'UTC'", "SET (NOTICE SET ignored)"),
+        ("SET Pool_Mode = transaction", "SET Pool_Mode=transaction"),
+        (
+            "SET listen_port TO 1",
+            "SET listen_port=1 (NOTICE it takes a restart)",
+        ),
+        ("SET nothing = 1", "08P01 SET failed"),
+        ("RELOAD", "RELOAD"),
+        ("RESUME", "08P01 pooler is not paused/suspended"),
+        ("RESUME app", "08P01 database app is not paused"),
+        ("RESUME nobody", "08P01 no such database: nobody"),
+        ("RESUME pgbouncer", "08P01 database pgbouncer is not paused"),
+        ("PAUSE nobody", "08P01 no such database: nobody"),
+        ("PAUSE pgbouncer", "08P01 cannot pause admin db: pgbouncer"),
+        ("PAUSE app", "PAUSE"),
+        ("PAUSE app", "PAUSE"),
+        ("RESUME app", "RESUME"),
+        ("PAUSE", "PAUSE"),
+        ("PAUSE", "08P01 already suspended/paused"),
+        ("PAUSE app", "08P01 already suspended/paused"),
+        ("KILL app", "08P01 already suspended/paused"),
+        ("RESUME", "RESUME"),
+        ("KILL nobody", "08P01 no such database: nobody"),
+        ("KILL pgferry", "08P01 cannot kill admin db: pgferry"),
+        ("KILL app", "KILL"),
+        ("RESUME app", "RESUME"),
+        ("KILL", "KILL"),
+        ("RESUME", "RESUME"),
+        ("RECONNECT", "RECONNECT"),
+        ("RECONNECT app", "RECONNECT"),
+        (
+            "RECONNECT pgbouncer",
+            "08P01 cannot reconnect admin db: pgbouncer",
+        ),
+        ("WAIT_CLOSE", "WAIT_CLOSE"),
+        ("WAIT_CLOSE app", "WAIT_CLOSE"),
+        ("WAIT_CLOSE nobody", "08P01 no such database: nobody"),
+        (
+            "WAIT_CLOSE pgbouncer",
+            "08P01 cannot wait in admin db: pgbouncer",
+        ),
+        ("DISABLE", "08P01 a database is required"),
+        (
+            "DISABLE pgbouncer",
+            "08P01 cannot disable admin db: pgbouncer",
+        ),
+        ("DISABLE nobody", "08P01 no such database: nobody"),
+        ("DISABLE app", "DISABLE"),
+        ("ENABLE", "08P01 a database is required"),
+        (
+            "ENABLE pgbouncer",
+            "08P01 cannot enable admin db: pgbouncer",
+        ),
+        ("ENABLE app", "ENABLE"),
+        ("KILL_CLIENT", "08P01 invalid client pointer supplied"),
+        ("KILL_CLIENT joe", "08P01 invalid client pointer supplied"),
+        ("KILL_CLIENT 99", "08P01 client not found"),
+        ("SUSPEND", "0A000 SUSPEND is not supported"),
+        ("SHUTDOWN WAIT_FOR_SERVERS", "SHUTDOWN"),
+        ("SHUTDOWN WAIT_FOR_CLIENTS", "SHUTDOWN"),
+        ("SHUTDOWN", "Close"),
+    ];
+    for (text, wanted) in table {
+        assert_eq!(answer(&console, Rights::Admin, text), wanted, "{text}");
+    }
+    let asked = [
+        "set pool_mode transaction",
+        "set listen_port 1",
+        "set nothing 1",
+        "reload",
+        "shutdown WaitForServers",
+        "shutdown WaitForClients",
+        "shutdown Now",
+    ];
+    assert_eq!(*process.asked.lock(), asked);
+    process.broken.store(true, Ordering::Relaxed);
+    process.ending.store(true, Ordering::Relaxed);
+    assert_eq!(
+        answer(&console, Rights::Admin, "RELOAD"),
+        "F0000 RELOAD failed, see logs for additional details"
+    );
+    assert_eq!(
+        answer(&console, Rights::Admin, "RESUME"),
+        "08P01 pooler is shutting down"
+    );
+}
+
+#[tokio::test]
+async fn those_who_may_look_may_do_nothing_else() {
+    let (console, process) = console();
+    for show in SHOWS {
+        assert!(answer(&console, Rights::Stats, &format!("SHOW {}", show.name)).ends_with(" rows"));
+    }
+    assert_eq!(
+        answer(&console, Rights::Stats, "SET datestyle TO 'ISO'"),
+        "SET (NOTICE SET ignored)"
+    );
+    let verbs = VERBS.iter().map(|verb| verb.word.to_owned());
+    let commands = verbs.chain(["SET pool_mode = session".to_owned(), "PAUSE app".to_owned()]);
+    for text in commands {
+        assert_eq!(
+            answer(&console, Rights::Stats, &text),
+            "08P01 admin access needed",
+            "{text}"
+        );
+    }
+    assert!(process.asked.lock().is_empty());
+    assert!(!console.manager.is_paused("app"));
+}
+
+#[tokio::test]
+async fn disable_and_enable_reach_the_pools() {
+    let (console, _) = console();
+    answer(&console, Rights::Admin, "DISABLE app");
+    assert!(console.manager.is_disabled("app"));
+    answer(&console, Rights::Admin, "ENABLE app");
+    assert!(!console.manager.is_disabled("app"));
+}
+
+#[tokio::test]
+async fn kill_client_takes_an_id_or_a_pointer() {
+    let (console, _) = console();
+    for text in ["KILL_CLIENT 1", "KILL_CLIENT 0x2;"] {
+        let joe = client(&console, "app", "joe");
+        assert_eq!(answer(&console, Rights::Admin, text), "KILL_CLIENT");
+        assert!(joe.take_orders().has(Order::AdminDisconnect));
+    }
+}
+
+#[tokio::test]
+async fn kill_drops_the_clients_of_its_database_only() {
+    let (console, _) = console();
+    let (joe, ann) = (
+        client(&console, "app", "joe"),
+        client(&console, "forced", "ann"),
+    );
+    answer(&console, Rights::Admin, "KILL app");
+    assert!(joe.take_orders().has(Order::DatabaseRemoved));
+    assert!(!ann.has_orders());
+    assert!(console.manager.is_paused("app") && !console.manager.is_paused("forced"));
+}
+
+#[tokio::test]
+async fn a_name_that_only_the_fallback_covers_is_a_database() {
+    let fallback = Database::new("*", Host::Tcp("db".into()));
+    let (console, _) = console_with(Config {
+        fallback: Some(fallback.into()),
+        ..Config::default()
+    });
+    assert_eq!(
+        answer(&console, Rights::Admin, "PAUSE \"any name\""),
+        "PAUSE"
+    );
+    assert_eq!(
+        answer(&console, Rights::Admin, "RESUME other"),
+        "08P01 database other is not paused"
+    );
+    assert!(console.manager.is_paused("any name"));
+}
+
+#[test]
+fn the_help_names_every_command() {
+    let text = help();
+    assert!(text.starts_with("\n\tSHOW HELP|POOLS|CLIENTS|"));
+    assert!(
+        SHOWS
+            .iter()
+            .all(|show| text.contains(&show.name.to_ascii_uppercase()))
+    );
+    assert!(VERBS.iter().all(|verb| text.contains(verb.usage)));
+}

@@ -1,0 +1,232 @@
+//! SHOW: the table of everything that can be shown, and the shape of a column.
+//!
+//! Each table of answers has its columns in one list: name, type and reader of the value stand in one row, so
+//! that headings, values and `docs/console.md` cannot drift apart. PgBouncer's columns come first, in its
+//! order; ours follow. Owns no state: everything is read from `pool`, `stats` and `config` when it is asked for.
+
+use std::sync::Arc;
+
+use crate::admin::value::{Cell, Heading, Type};
+use crate::admin::{Console, Rights};
+use crate::config::Config;
+
+mod connections;
+mod misc;
+mod named;
+mod pools;
+mod stats;
+
+/// One thing that can be shown.
+pub struct Show {
+    /// What follows SHOW, in lower case.
+    pub name: &'static str,
+    /// What it is.
+    pub doc: &'static str,
+    /// Its columns.
+    pub headings: fn() -> Vec<Heading>,
+    /// Its rows at this moment, each with a cell for every column.
+    pub rows: fn(&View<'_>) -> Vec<Vec<Cell>>,
+}
+
+impl std::fmt::Debug for Show {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Show({})", self.name)
+    }
+}
+
+/// What a SHOW looks at.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// The pooler.
+    pub console: &'a Console,
+    /// The configuration of this moment.
+    pub config: Arc<Config>,
+    /// What the one who asks may see.
+    pub rights: Rights,
+}
+
+impl<'a> View<'a> {
+    /// The present state.
+    pub fn new(console: &'a Console, rights: Rights) -> Self {
+        Self {
+            console,
+            config: console.manager.parts().config.load(),
+            rights,
+        }
+    }
+}
+
+/// A row of [`SHOWS`] from the columns and rows of a module.
+macro_rules! show {
+    ($name:literal, $columns:path, $rows:path, $doc:literal) => {
+        Show {
+            name: $name,
+            doc: $doc,
+            headings: || headings($columns),
+            rows: |view| cells($columns, &$rows(view)),
+        }
+    };
+}
+
+/// All that can be shown, besides HELP.
+pub static SHOWS: &[Show] = &[
+    show!(
+        "pools",
+        pools::COLUMNS,
+        pools::rows,
+        "Pools, a row for each database and server-side user."
+    ),
+    show!(
+        "clients",
+        connections::CLIENTS,
+        connections::clients,
+        "Clients that are logged in."
+    ),
+    show!(
+        "servers",
+        connections::SERVERS,
+        connections::servers,
+        "Connections to PostgreSQL."
+    ),
+    Show {
+        name: "stats",
+        doc: "Counters by database, and averages over the last `stats_period`.",
+        headings: stats::headings,
+        rows: stats::rows,
+    },
+    Show {
+        name: "stats_totals",
+        doc: "Counters by database.",
+        headings: stats::totals_headings,
+        rows: stats::totals_rows,
+    },
+    Show {
+        name: "stats_averages",
+        doc: "Averages over the last `stats_period` by database: counts a second, microseconds each.",
+        headings: stats::averages_headings,
+        rows: stats::averages_rows,
+    },
+    show!(
+        "totals",
+        stats::TOTALS,
+        stats::list,
+        "Counters and averages, all databases together."
+    ),
+    show!(
+        "databases",
+        named::DATABASES,
+        named::databases,
+        "Databases with the limits that hold for them."
+    ),
+    show!(
+        "users",
+        named::USERS,
+        named::users,
+        "Users that are configured or connected."
+    ),
+    show!(
+        "config",
+        misc::CONFIG,
+        misc::config,
+        "Settings with their values and defaults."
+    ),
+    show!(
+        "lists",
+        misc::LISTS,
+        misc::lists,
+        "How many there are of what."
+    ),
+    show!(
+        "mem",
+        misc::MEM,
+        misc::mem,
+        "Memory by use; `size` is of one, all in bytes."
+    ),
+    show!(
+        "state",
+        misc::STATE,
+        misc::state,
+        "Whether the pooler is active or paused."
+    ),
+    show!("version", misc::VERSION, misc::version, "The version."),
+    show!(
+        "prepared",
+        misc::PREPARED,
+        misc::prepared,
+        "Prepared statements that clients and servers hold at the moment; not in PgBouncer. `holders` is how many \
+         do, and `query` the beginning of the text, which only administrators see."
+    ),
+    show!(
+        "peers",
+        misc::PEERS,
+        misc::none,
+        "Empty: there is no peering."
+    ),
+    show!(
+        "peer_pools",
+        misc::PEER_POOLS,
+        misc::none,
+        "Empty: there is no peering."
+    ),
+    show!(
+        "dns_hosts",
+        misc::DNS_HOSTS,
+        misc::none,
+        "Empty: the system's resolver keeps no names here."
+    ),
+    show!(
+        "dns_zones",
+        misc::DNS_ZONES,
+        misc::none,
+        "Empty: the system's resolver keeps no names here."
+    ),
+];
+
+/// The SHOW of this name, in any case.
+pub fn find(name: &str) -> Option<&'static Show> {
+    SHOWS
+        .iter()
+        .find(|show| show.name.eq_ignore_ascii_case(name))
+}
+
+/// A column of rows `R`.
+struct Column<R> {
+    name: &'static str,
+    kind: Type,
+    read: fn(&R) -> Cell,
+}
+
+const fn column<R>(name: &'static str, kind: Type, read: fn(&R) -> Cell) -> Column<R> {
+    Column { name, kind, read }
+}
+
+const fn text<R>(name: &'static str, read: fn(&R) -> Cell) -> Column<R> {
+    column(name, Type::Text, read)
+}
+
+const fn int4<R>(name: &'static str, read: fn(&R) -> Cell) -> Column<R> {
+    column(name, Type::Int4, read)
+}
+
+const fn int8<R>(name: &'static str, read: fn(&R) -> Cell) -> Column<R> {
+    column(name, Type::Int8, read)
+}
+
+fn headings<R>(columns: &[Column<R>]) -> Vec<Heading> {
+    columns
+        .iter()
+        .map(|column| Heading {
+            name: column.name,
+            kind: column.kind,
+        })
+        .collect()
+}
+
+fn cells<R>(columns: &[Column<R>], rows: &[R]) -> Vec<Vec<Cell>> {
+    rows.iter()
+        .map(|row| columns.iter().map(|column| (column.read)(row)).collect())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;
