@@ -12,7 +12,7 @@ use super::session::{Parts, Session};
 use super::statements::Statements;
 use super::{Context, Error, cancel};
 use crate::net::{Connection, Detached};
-use crate::pool::{Admission, Pool, auth_query};
+use crate::pool::{Admission, Pool, WaitError, auth_query};
 use crate::protocol::backend::{self, TxStatus};
 use crate::stats::registry::{CancelKey, ClientEntry, ClientGuard, NewClient};
 
@@ -103,10 +103,8 @@ impl Client {
             (self.worker, self.long_key),
         );
         let conn = format!("C-{:#x}: {}/{}@{peer}", entry.id, entry.database, entry.user);
-        match timeout_at(deadline, warm(&self.pool, self.worker)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return self.refuse(&conn, error.into()).await,
-            Err(_) => return self.refuse(&conn, Error::LoginTimeout).await,
+        if let Err(error) = self.warm(&entry, deadline).await {
+            return self.refuse(&conn, error).await;
         }
         let mut tracked = wanted.tracked;
         tracked.fill_from(&self.pool.fresh_parameters());
@@ -127,6 +125,30 @@ impl Client {
             counters.client_logins.add(1);
         }
         self.session(entry, tracked, &conn).await;
+    }
+
+    /// Sees to it that the pool has had a server, so that it is known what a session looks like there. Waiting for
+    /// it counts as waiting for a server and as part of the login, so both limits apply.
+    async fn warm(&self, entry: &ClientGuard, deadline: Instant) -> Result<(), Error> {
+        if self.pool.welcome().is_some() {
+            return Ok(());
+        }
+        let config = self.context.config.load();
+        let wait = config
+            .database(&entry.database)
+            .map(|database| config.query_wait_timeout(&database, &entry.user))
+            .filter(|wait| !wait.is_zero())
+            .map(|wait| Instant::now() + wait);
+        let first = wait.unwrap_or(deadline).min(deadline);
+        match timeout_at(first, auth_query::lease(&self.pool, self.worker)).await {
+            Ok(Ok(pooled)) => {
+                self.pool.check_in(self.pool.shard_of(self.worker), pooled);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) if first < deadline => Err(WaitError::Timeout.into()),
+            Err(_) => Err(Error::LoginTimeout),
+        }
     }
 
     async fn session(self, entry: ClientGuard, tracked: crate::server::session::Tracked, conn: &str) {
@@ -172,15 +194,6 @@ impl Client {
         let _ = self.connection.send_all(&out).await;
         log_error(&self.context, conn, &error);
     }
-}
-
-/// Sees to it that the pool has had a server, so that it is known what a session looks like there.
-async fn warm(pool: &Arc<Pool>, worker: usize) -> Result<(), Error> {
-    if pool.welcome().is_none() {
-        let pooled = auth_query::lease(pool, worker).await?;
-        pool.check_in(pool.shard_of(worker), pooled);
-    }
-    Ok(())
 }
 
 /// What the server says of itself, with the client's own values for the tracked parameters, which come last.

@@ -519,7 +519,7 @@ impl Session {
     }
 
     fn note_statements(&self, pooled: &Pooled) {
-        let count = u32::try_from(self.relay.statements.len()).unwrap_or(u32::MAX);
+        let count = u32::try_from(self.relay.statements.count()).unwrap_or(u32::MAX);
         self.entry.prepared_statements.store(count, std::sync::atomic::Ordering::Relaxed);
         let count = u32::try_from(pooled.server.state.statements.len()).unwrap_or(u32::MAX);
         pooled.server.entry.prepared_statements.store(count, std::sync::atomic::Ordering::Relaxed);

@@ -70,13 +70,8 @@ impl Statements {
     }
 
     /// How many names there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.names.len()
-    }
-
-    /// Are there no names?
-    pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
     }
 
     /// Gives a name to a statement.

@@ -60,7 +60,8 @@ impl Reception {
 /// The listening sockets at work.
 pub struct Acceptors {
     tcp: CancellationToken,
-    tasks: JoinSet<()>,
+    /// Ended when dropped.
+    _tasks: JoinSet<()>,
     /// Removed from the file system when we go.
     _file: Option<SocketFile>,
 }
@@ -88,17 +89,12 @@ impl Acceptors {
                 accept_all(async || listener.accept().await?.0.into_std().map(Detached::Unix), &reception).await;
             });
         }
-        Ok(Self { tcp, tasks, _file: file })
+        Ok(Self { tcp, _tasks: tasks, _file: file })
     }
 
     /// Closes the TCP sockets. The Unix socket stays, for the console.
     pub fn close_tcp(&self) {
         self.tcp.cancel();
-    }
-
-    /// How many sockets are at work.
-    pub fn count(&self) -> usize {
-        self.tasks.len()
     }
 }
 
