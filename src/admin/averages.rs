@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::admin::names;
+use crate::config::databases::CONSOLE;
 use crate::pool::Manager;
 use crate::stats::Totals;
 
@@ -114,7 +114,7 @@ impl Averages {
             client_logins: self.logins.load(Ordering::Relaxed),
             ..Totals::default()
         };
-        let mut all = ByDatabase::from([(names::CONSOLE.to_owned(), console)]);
+        let mut all = ByDatabase::from([(CONSOLE.to_owned(), console)]);
         for pool in manager.pools() {
             let totals = pool.totals();
             all.entry(pool.database.clone()).or_default().merge(&totals);

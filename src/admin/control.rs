@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use crate::admin::parse::{Command, VERBS};
 use crate::admin::show::{SHOWS, View};
 use crate::admin::value::{Cell, Heading, Type};
-use crate::admin::{Console, Error, Rights, Shutdown, names};
+use crate::admin::{Console, Error, Rights, Shutdown};
+use crate::config::databases::CONSOLE;
 use crate::pool::Manager;
 use crate::stats::Order;
 
@@ -233,7 +234,7 @@ impl Databases<'_> {
     /// Is there such a database, and is it not the console?
     fn check(&self, verb: &'static str, database: Option<&str>) -> Result<(), Error> {
         let Some(name) = database else { return Ok(()) };
-        if names::is_console(&self.manager().parts().config.load(), name) {
+        if self.manager().parts().config.load().is_console(name) {
             return Err(Error::ConsoleDatabase {
                 verb,
                 name: name.to_owned(),
@@ -288,7 +289,7 @@ impl Databases<'_> {
         }
         Err(match database {
             None => Error::NotPaused,
-            Some(name) if self.exists(name) || name == names::CONSOLE => Error::DatabaseNotPaused {
+            Some(name) if self.exists(name) || name == CONSOLE => Error::DatabaseNotPaused {
                 name: name.to_owned(),
             },
             Some(name) => Error::NoSuchDatabase {

@@ -22,7 +22,6 @@ pub mod averages;
 mod control;
 mod conversation;
 mod error;
-pub mod names;
 pub mod parse;
 pub mod show;
 pub mod value;

@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::prepare;
 use super::relay::{Linked, Outgoing, Relay};
 use crate::net::scratch;
 use crate::pool::Pooled;
 use crate::protocol::backend::TxStatus;
 use crate::protocol::frontend;
 use crate::server::pipeline::{Expect, Request};
-use crate::server::{self, Doom, cancel};
+use crate::server::{self, Doom, Unnamed, cancel};
 
 /// How long a server may take to come clean.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -55,22 +54,20 @@ async fn settle(pooled: &mut Pooled, relay: &mut Relay, orderly: bool) -> Result
         return Err(Doom::ClientLeft);
     }
     let grace = if orderly { GRACE } else { Duration::ZERO };
-    finish_batch(pooled);
+    ask_for_replies(pooled);
     if timeout_at(Instant::now() + grace, read_all(pooled, relay)).await.is_err() {
         cancel_query(pooled, relay.id);
         read_all(pooled, relay).await?;
     }
-    if !pooled.server.state.pipeline.is_idle() {
-        return Err(Doom::ClientLeft);
-    }
-    if pooled.server.state.status != TxStatus::Idle {
-        prepare::run(pooled, b"ROLLBACK").await.map_err(|_| Doom::ClientLeft)?;
-    }
-    Ok(())
+    end_transaction(pooled);
+    read_all(pooled, relay).await?;
+    let state = &pooled.server.state;
+    if state.pipeline.is_idle() && state.status == TxStatus::Idle { Ok(()) } else { Err(Doom::ClientLeft) }
 }
 
-/// Ends what the client did not end, so that the server answers with a last ReadyForQuery.
-fn finish_batch(pooled: &mut Pooled) {
+/// Makes the server say all that it owes for what was sent: breaks off COPY data, and has it flush the replies of a
+/// batch whose Sync never came.
+fn ask_for_replies(pooled: &mut Pooled) {
     let pipeline = &mut pooled.server.state.pipeline;
     let mut out = Vec::new();
     if pipeline.takes_copy_data() {
@@ -78,8 +75,24 @@ fn finish_batch(pooled: &mut Pooled) {
         frontend::copy_fail(&mut out, b"client disconnected");
     }
     if pipeline.needs_sync() {
+        frontend::flush(&mut out);
+    }
+    pooled.server.connection.queue(&out);
+}
+
+/// Once nothing is owed: whatever transaction is open is rolled back, as PostgreSQL does when a client of its own goes. A
+/// Sync in the place of ROLLBACK would commit an open batch; only after an error is it the one way out.
+fn end_transaction(pooled: &mut Pooled) {
+    let state = &mut pooled.server.state;
+    let mut out = Vec::new();
+    if state.pipeline.is_skipping() {
         frontend::sync(&mut out);
-        pipeline.push_sync(Expect::Swallow(Request::Sync));
+        state.pipeline.push_sync(Expect::Swallow(Request::Sync));
+    }
+    if state.pipeline.needs_sync() || state.status != TxStatus::Idle {
+        frontend::query(&mut out, b"ROLLBACK");
+        state.unnamed = Unnamed::Unknown;
+        state.pipeline.push(Expect::Swallow(Request::Query), None);
     }
     pooled.server.connection.queue(&out);
 }
@@ -97,7 +110,7 @@ fn poll_read_all(pooled: &mut Pooled, relay: &mut Relay, cx: &mut Context<'_>) -
         let state = &pooled.server.state;
         if state.pipeline.takes_copy_data() {
             // The COPY began only after the client had left.
-            finish_batch(pooled);
+            ask_for_replies(pooled);
             continue;
         }
         if state.pipeline.owes_nothing() && !pooled.server.connection.has_backlog() {

@@ -7,9 +7,10 @@
 
 use crate::auth::client_login::Failure;
 use crate::pool::{AdmissionError, WaitError};
+use crate::prepared;
+use crate::protocol;
 use crate::protocol::backend::{self, ErrorMessage};
 use crate::protocol::sqlstate;
-use crate::{prepared, protocol};
 
 /// Who is at fault: decides the level of the log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

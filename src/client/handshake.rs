@@ -31,9 +31,6 @@ const MAX_LOGIN_MESSAGE: usize = 72 * 1024;
 /// The newest protocol version we speak, as it goes over the wire.
 const NEWEST: u32 = 0x0003_0002;
 
-/// The console's databases: PgBouncer's name, ours, and PgCat's.
-const CONSOLES: [&str; 3] = ["pgbouncer", "pgferry", "pgcat"];
-
 /// What a connection turned out to be for.
 #[derive(Debug)]
 pub enum Route {
@@ -186,7 +183,7 @@ impl Login<'_> {
         if !self.negotiate().await {
             return Ok(None);
         }
-        let console = CONSOLES.contains(&self.wanted.database.as_str());
+        let console = self.config.is_console(&self.wanted.database);
         if !console {
             self.admission.check_clients(self.config.settings.max_client_conn)?;
         }

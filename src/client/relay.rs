@@ -49,6 +49,13 @@ pub struct Relay {
     /// Nothing more is taken from the client until the server owes nothing: the last message may have
     /// changed what names mean.
     pub fenced: bool,
+    /// The client's batch has failed and the server is out of it already: what the client still sends is dropped up to
+    /// its Sync, which is answered here.
+    pub skips_alone: bool,
+    /// The server waits for a Sync that we send between two messages of the client's.
+    pub sync_is_due: bool,
+    /// Messages of our own for the server.
+    pub own: Vec<u8>,
     /// A message from the client in pieces.
     pub inbound: Passing,
     /// A message from the server in pieces.
@@ -112,9 +119,9 @@ impl<'a> Outgoing<'a> {
 }
 
 impl Relay {
-    /// Is a message only half through, in either direction?
+    /// Is a message only half through to where it goes?
     pub fn is_mid_message(&self) -> bool {
-        self.inbound.left > 0 || self.outbound.left > 0
+        (self.inbound.left > 0 && self.inbound.forward) || self.outbound.left > 0
     }
 
     /// May names be given to statements (`max_prepared_statements` is not 0)?

@@ -3,9 +3,11 @@
 
 use super::relay::{Linked, Outgoing, Passing, Relay};
 use super::translate::pass_body;
-use crate::protocol::backend::{self, ErrorFields, tag};
+use crate::config::PoolMode;
+use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
 use crate::protocol::frame::{Frame, cut};
-use crate::server::pipeline::{Desync, Reply, Request};
+use crate::protocol::frontend;
+use crate::server::pipeline::{Desync, Expect, Reply, Request};
 use crate::server::{Doom, Effect, Forget, Unnamed};
 
 /// The longest message accepted from a server: what its length field can say.
@@ -49,6 +51,8 @@ impl Relay {
         while let Some(request) = linked.server.pipeline.take_synthesized() {
             match request {
                 Request::Parse => backend::parse_complete(out.insert()),
+                // Outside of a transaction block, by what `skips_alone` means.
+                Request::Sync => backend::ready_for_query(out.insert(), TxStatus::Idle),
                 _ => backend::close_complete(out.insert()),
             }
         }
@@ -77,14 +81,19 @@ impl Relay {
         }
         match linked.server.pipeline.reply(frame.tag)? {
             Reply::Part { forward } => Ok(forward),
-            Reply::Done { forward, effect, .. } => {
+            Reply::Done { forward, effect, request } => {
                 if let Some(effect) = effect {
                     self.done(linked, &effect);
                 }
-                Ok(forward)
+                Ok(forward && !(request.ends_with_ready() && self.is_refused_block(linked)))
             }
             Reply::Failed { .. } | Reply::Aside => Ok(true),
         }
+    }
+
+    /// In statement pooling a transaction block is an error, which the client gets instead of ReadyForQuery.
+    fn is_refused_block(&self, linked: &Linked<'_>) -> bool {
+        self.settings.mode == PoolMode::Statement && linked.server.status != TxStatus::Idle
     }
 
     /// What was noted when a request was sent is true now.
@@ -145,7 +154,10 @@ impl Relay {
             // The last word of a server: nothing of ours needs to follow.
             linked.doom(Doom::Ended);
         }
-        let Reply::Failed { skipped, failed } = linked.server.pipeline.error() else { return };
+        let Reply::Failed { skipped, failed, in_copy } = linked.server.pipeline.error() else { return };
+        if in_copy && linked.server.status == TxStatus::Idle {
+            self.end_failed_copy(linked);
+        }
         for effect in skipped {
             self.undo(linked, effect);
         }
@@ -156,6 +168,30 @@ impl Relay {
             }
             Some(effect) => self.undo(linked, effect),
             None => {}
+        }
+    }
+
+    /// A COPY failed outside of a transaction block, and the client may go on sending data for long before it sends
+    /// its Sync. The server does not have to wait for that: it gets a Sync of ours as soon as the message that is
+    /// half through is over, and the client's is answered here.
+    fn end_failed_copy(&mut self, linked: &mut Linked<'_>) {
+        if self.is_mid_message() {
+            self.sync_is_due = true;
+        } else {
+            let mut own = std::mem::take(&mut self.own);
+            self.sync_for_client(linked, &mut own);
+            self.own = own;
+        }
+    }
+
+    /// Ends a failed batch in the client's place.
+    pub(super) fn sync_for_client(&mut self, linked: &mut Linked<'_>, out: &mut Vec<u8>) {
+        self.sync_is_due = false;
+        // The client may have been quicker.
+        if linked.server.pipeline.is_skipping() {
+            frontend::sync(out);
+            linked.server.pipeline.push_sync(Expect::Swallow(Request::Sync));
+            self.skips_alone = true;
         }
     }
 

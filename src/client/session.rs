@@ -244,11 +244,16 @@ impl Session {
             let Some(frame) = frame else { return Ok(Alone::Nothing(used)) };
             match frame.tag {
                 tag::TERMINATE => return Err(Ending::Terminated),
+                other if self.relay.skips_alone && other != tag::SYNC => {
+                    self.relay.inbound.left = frame.missing();
+                    self.relay.inbound.forward = false;
+                }
                 tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL => {
                     self.relay.inbound.left = frame.missing();
                     self.relay.inbound.forward = false;
                 }
                 tag::SYNC if frame.is_complete() => {
+                    self.relay.skips_alone = false;
                     let mut out = Vec::new();
                     backend::ready_for_query(&mut out, TxStatus::Idle);
                     self.connection.send(cx, &out).map_err(|_| Ending::Vanished)?;
@@ -457,6 +462,12 @@ impl Session {
         if sent.is_err() {
             return Step::End(Ending::Vanished);
         }
+        if !self.relay.own.is_empty() {
+            let own = std::mem::take(&mut self.relay.own);
+            if server.connection.send(cx, &own).is_err() {
+                return self.server_failed();
+            }
+        }
         self.kept_is_due |= !self.connection.kept.is_empty();
         if server.state.pipeline.is_idle() { self.server_is_idle() } else { Step::Again }
     }
@@ -597,8 +608,8 @@ impl Session {
         if self.relay.terminated {
             return Step::End(Ending::Terminated);
         }
-        if idle && self.query_began > 0 {
-            // All that came was answered here, or dropped.
+        if idle {
+            // All that came was answered here, or dropped, or was the rest of something that is over.
             return self.server_is_idle();
         }
         if was_idle && !idle && self.query_began == 0 {

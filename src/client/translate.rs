@@ -56,6 +56,9 @@ impl Relay {
         while at < input.len() && !self.terminated {
             if self.inbound.left > 0 {
                 at += pass_body(&mut self.inbound, input, at, out);
+                if self.sync_is_due && self.inbound.left == 0 {
+                    self.sync_for_client(linked, out.insert());
+                }
                 continue;
             }
             let rest = input.get(at..).unwrap_or_default();
@@ -86,6 +89,14 @@ impl Relay {
             } else if !matches!(frame.tag, tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL) {
                 return Ok(Step::Fenced);
             }
+        }
+        if self.skips_alone && frame.tag != tag::TERMINATE {
+            if frame.tag == tag::SYNC {
+                self.skips_alone = false;
+                linked.server.pipeline.push(Expect::Synthesize(Request::Sync), None);
+                return Ok(Step::Done);
+            }
+            return Ok(Step::Drop);
         }
         if linked.server.pipeline.is_skipping() && !matches!(frame.tag, tag::SYNC | tag::TERMINATE) {
             // The server would ignore it, and PostgreSQL ignores even a Query here.

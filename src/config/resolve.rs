@@ -10,7 +10,15 @@ use std::time::Duration;
 use crate::config::databases::{CONSOLE, MAX_NAME};
 use crate::config::{Config, Database, PoolMode, SecretText, UserSettings};
 
+/// Our own name for the console, and PgCat's. A database that is configured under one of them comes first.
+const CONSOLE_ALIASES: [&str; 2] = ["pgferry", "pgcat"];
+
 impl Config {
+    /// Does the console answer under this database name?
+    pub fn is_console(&self, database: &str) -> bool {
+        database == CONSOLE || (CONSOLE_ALIASES.contains(&database) && !self.databases.contains_key(database))
+    }
+
     /// The database a client asks for by name, made from the `*` entry if it is not configured itself.
     pub fn database(&self, name: &str) -> Option<Arc<Database>> {
         if let Some(database) = self.databases.get(name) {

@@ -206,3 +206,20 @@ fn a_handle_shows_the_new_snapshot_to_every_clone() {
         (100, 7)
     );
 }
+
+#[test]
+fn a_configured_database_comes_before_an_alias_and_not_before_the_console() {
+    let mut config = Config::default();
+    assert!(
+        ["pgbouncer", "pgferry", "pgcat"]
+            .iter()
+            .all(|name| config.is_console(name))
+    );
+    assert!(!config.is_console("app"));
+    for name in ["pgcat", "pgbouncer"] {
+        let database = Database::new(name, Host::Tcp("db".into()));
+        config.databases.insert(name.into(), Arc::new(database));
+    }
+    assert!(!config.is_console("pgcat"));
+    assert!(config.is_console("pgbouncer"));
+}

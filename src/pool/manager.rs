@@ -288,11 +288,6 @@ impl Manager {
     pub fn reconnect(&self, database: Option<&str>) {
         for pool in self.pools_of(database) {
             pool.reconnect();
-            for server in self.parts.registry.servers() {
-                if server.database == pool.database && server.user == pool.user {
-                    server.close_needed.store(true, Ordering::Relaxed);
-                }
-            }
             pool.feed();
         }
     }

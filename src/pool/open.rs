@@ -85,8 +85,9 @@ impl Drop for Slot {
         }
         pool.parts.limits.return_server(&pool.database, &pool.user);
         pool.note_growth();
-        // Somebody may be waiting for the room, here or in a pool that shares a limit with this one.
-        if pool.has_waiters() {
+        // Somebody may be waiting for the room, here or in a pool that shares a limit with this one. An attempt that came
+        // to nothing is not followed by another at once: the janitor looks, in its turn.
+        if self.stage == Stage::Open && pool.has_waiters() {
             pool.feed();
         }
         pool.parts.kick.notify_one();

@@ -566,6 +566,11 @@ impl Pool {
         self.set_settings(settings);
         self.accounting.lock().forgive();
         *self.welcome.lock() = None;
+        for server in self.parts.registry.servers() {
+            if server.database == self.database && server.user == self.user {
+                server.close_needed.store(true, Ordering::Relaxed);
+            }
+        }
         self.close_all_idle("close_needed");
     }
 

@@ -42,7 +42,8 @@ pub enum Request {
 }
 
 impl Request {
-    fn ends_with_ready(self) -> bool {
+    /// Is its last reply ReadyForQuery?
+    pub fn ends_with_ready(self) -> bool {
         matches!(self, Self::Query | Self::FunctionCall | Self::Sync)
     }
 }
@@ -91,6 +92,8 @@ pub enum Reply<E> {
         skipped: Vec<E>,
         /// What was noted for the request that failed.
         failed: Option<E>,
+        /// COPY data were being taken, and the Sync that would end the batch was not sent yet.
+        in_copy: bool,
     },
     /// An error that belongs to no request, or leaves its request to be ended by ReadyForQuery.
     Aside,
@@ -134,6 +137,9 @@ pub struct Pipeline<E> {
     doubtful_syncs: u32,
     unsure: bool,
     batch: u64,
+    /// Something of the extended protocol was sent and no Sync after it: the server is inside of a batch, and of its
+    /// implicit transaction, though it may owe nothing.
+    batch_is_open: bool,
 }
 
 impl<E> Default for Pipeline<E> {
@@ -146,6 +152,7 @@ impl<E> Default for Pipeline<E> {
             doubtful_syncs: 0,
             unsure: false,
             batch: 0,
+            batch_is_open: false,
         }
     }
 }
@@ -154,6 +161,10 @@ impl<E> Pipeline<E> {
     /// Notes a request that is being sent (or, with [`Expect::Synthesize`], held back).
     #[inline]
     pub fn push(&mut self, expect: Expect, effect: Option<E>) {
+        match expect {
+            Expect::Forward(request) | Expect::Swallow(request) => self.batch_is_open = !request.ends_with_ready(),
+            Expect::Synthesize(_) => {}
+        }
         self.entries.push_back(Entry { expect, has_effect: effect.is_some() });
         self.effects.extend(effect);
     }
@@ -176,14 +187,14 @@ impl<E> Pipeline<E> {
         self.batch
     }
 
-    /// Does the server owe nothing, and is it not waiting for a Sync?
+    /// Does the server owe nothing, and is no batch open?
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.entries.is_empty() && !self.skipping
+        self.entries.is_empty() && !self.skipping && !self.batch_is_open
     }
 
     /// Does the server owe nothing at this moment? Unlike [`is_idle`](Self::is_idle), it may be
-    /// waiting for a Sync.
+    /// in a batch that waits for its Sync.
     pub fn owes_nothing(&self) -> bool {
         self.entries.is_empty()
     }
@@ -199,9 +210,9 @@ impl<E> Pipeline<E> {
         self.skipping
     }
 
-    /// Was the last thing sent an extended-protocol message that no Sync has followed yet?
+    /// Does the server wait for a Sync?
     pub fn needs_sync(&self) -> bool {
-        self.skipping || self.entries.back().is_some_and(|entry| !entry.expect.request().ends_with_ready())
+        self.skipping || self.batch_is_open
     }
 
     /// Is there a reply outstanding that ends with ReadyForQuery?
@@ -299,7 +310,7 @@ impl<E> Pipeline<E> {
 
     fn reply_to_doubtful_sync(&mut self, tag: u8) -> Result<Reply<E>, Desync> {
         if tag == tag::READY_FOR_QUERY && self.unsure && self.skipping {
-            self.skipping = false;
+            (self.skipping, self.batch_is_open) = (false, false);
             return Ok(Reply::Done { forward: true, request: Request::Sync, effect: None });
         }
         Err(Desync { tag: tag.into() })
@@ -329,16 +340,18 @@ impl<E> Pipeline<E> {
                 Request::CopyEnd => {
                     self.entries.remove(at);
                     self.copy = CopyIn::Ended;
-                    return;
+                    break;
                 }
                 _ => at += 1,
             }
         }
+        self.batch_is_open = !self.owes_ready();
     }
 
     /// An ErrorResponse came.
     pub fn error(&mut self) -> Reply<E> {
-        if std::mem::replace(&mut self.copy, CopyIn::No) == CopyIn::Open && self.doubtful_syncs > 0 {
+        let in_copy = std::mem::replace(&mut self.copy, CopyIn::No) != CopyIn::No;
+        if in_copy && self.doubtful_syncs > 0 {
             self.unsure = true;
         }
         self.doubtful_syncs = 0;
@@ -347,7 +360,8 @@ impl<E> Pipeline<E> {
             None | Some(Request::Query | Request::FunctionCall | Request::Sync) => Reply::Aside,
             Some(_) => {
                 let failed = self.pop();
-                Reply::Failed { skipped: self.skip_to_sync(), failed }
+                let skipped = self.skip_to_sync();
+                Reply::Failed { skipped, failed, in_copy: in_copy && self.skipping && !self.unsure }
             }
         }
     }
@@ -373,7 +387,7 @@ impl<E> Pipeline<E> {
     /// Forgets everything; gives back the effects of what was outstanding, newest first.
     pub fn abandon(&mut self) -> Vec<E> {
         self.entries.clear();
-        self.skipping = false;
+        (self.skipping, self.batch_is_open) = (false, false);
         let mut undo: Vec<E> = self.effects.drain(..).collect();
         undo.reverse();
         undo

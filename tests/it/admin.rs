@@ -175,8 +175,8 @@ fn an_unknown_command_is_an_error_and_the_session_goes_on() {
     }
     assert_eq!(console.rows("show version;").rows.len(), 1);
     assert_eq!(
-        error(&console.query("PAUSE nowhere")).field('M').unwrap(),
-        "no such database: nowhere"
+        error(&console.query("PAUSE pgbouncer")).field('M').unwrap(),
+        "cannot pause admin db: pgbouncer"
     );
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::admin::names;
+use crate::config::databases::CONSOLE;
 use crate::admin::show::{Column, View, int4, text};
 use crate::admin::value::Cell;
 use crate::config::{Host, PoolMode};
@@ -104,13 +104,13 @@ fn database(view: &View<'_>, name: &str) -> Option<DatabaseRow> {
 
 fn console(view: &View<'_>) -> DatabaseRow {
     let clients = view.console.manager.parts().registry.clients();
-    let is_console = |name: &str| names::is_console(&view.config, name);
+    let is_console = |name: &str| view.config.is_console(name);
     DatabaseRow {
-        name: names::CONSOLE.to_owned(),
+        name: CONSOLE.to_owned(),
         host: None,
         port: view.config.settings.listen_port,
-        database: names::CONSOLE.to_owned(),
-        force_user: Some(names::CONSOLE.to_owned()),
+        database: CONSOLE.to_owned(),
+        force_user: Some(CONSOLE.to_owned()),
         // PgBouncer's numbers for its own.
         pool_size: 2,
         min_pool_size: 0,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::admin::names;
+use crate::config::databases::CONSOLE;
 use crate::admin::show::{Column, View, int4, int8, text};
 use crate::admin::value::Cell;
 use crate::config::PoolMode;
@@ -69,7 +69,7 @@ pub(super) fn rows(view: &View<'_>) -> Vec<Row> {
     let mut counts: HashMap<(&str, &str), Counts> = HashMap::new();
     let mut console = Counts::default();
     for client in &clients {
-        let counts = if names::is_console(&view.config, &client.database) {
+        let counts = if view.config.is_console(&client.database) {
             &mut console
         } else {
             counts
@@ -114,8 +114,8 @@ pub(super) fn rows(view: &View<'_>) -> Vec<Row> {
     });
     let mut rows: Vec<Row> = pools.collect();
     rows.push(Row {
-        database: names::CONSOLE.to_owned(),
-        user: names::CONSOLE.to_owned(),
+        database: CONSOLE.to_owned(),
+        user: CONSOLE.to_owned(),
         counts: console,
         mode: PoolMode::Statement,
         ..Row::default()

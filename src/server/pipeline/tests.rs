@@ -30,7 +30,7 @@ fn an_error_gives_back_what_was_noted_newest_first() {
     pipeline.push(Expect::Forward(Request::Close), Some("c"));
     pipeline.push_sync(Expect::Forward(Request::Sync));
     pipeline.push(Expect::Forward(Request::Parse), Some("after"));
-    let expected = Reply::Failed { skipped: vec!["c", "b"], failed: Some("a") };
+    let expected = Reply::Failed { skipped: vec!["c", "b"], failed: Some("a"), in_copy: false };
     assert_eq!(pipeline.error(), expected);
     assert_eq!(pipeline.current(), Some(Request::Sync));
 }
@@ -100,4 +100,24 @@ fn a_sync_in_the_middle_of_failing_copy_data_makes_the_stream_unsure() {
 fn a_reply_nobody_asked_for_is_a_desync() {
     assert!(Plain::default().reply(tag::READY_FOR_QUERY).is_err());
     assert!(sent(&[Request::Bind]).reply(tag::PARSE_COMPLETE).is_err());
+}
+
+#[test]
+fn a_batch_without_its_sync_keeps_the_server_though_it_owes_nothing() {
+    let mut pipeline = sent(&[Request::Parse, Request::Execute]);
+    pipeline.reply(tag::PARSE_COMPLETE).unwrap();
+    pipeline.reply(tag::COMMAND_COMPLETE).unwrap();
+    assert!(pipeline.owes_nothing() && pipeline.needs_sync() && !pipeline.is_idle());
+    pipeline.push_sync(Expect::Forward(Request::Sync));
+    pipeline.reply(tag::READY_FOR_QUERY).unwrap();
+    assert!(pipeline.is_idle());
+}
+
+#[test]
+fn a_sync_that_was_ignored_leaves_the_batch_open() {
+    let mut pipeline = sent(&[Request::Execute, Request::Sync]);
+    pipeline.reply(tag::COPY_IN_RESPONSE).unwrap();
+    pipeline.end_copy();
+    pipeline.reply(tag::COMMAND_COMPLETE).unwrap();
+    assert!(!pipeline.is_idle());
 }
