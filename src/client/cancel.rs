@@ -11,16 +11,22 @@ use crate::stats::{Order, Phase};
 /// Acts on a CancelRequest. Like PostgreSQL, it answers nothing: who asks can't tell whether a key exists.
 pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
     let registry = &context.manager.parts().registry;
-    let Some(client) = registry.client_by_cancel_pid(pid) else { return };
+    let Some(client) = registry.client_by_cancel_pid(pid) else {
+        return;
+    };
     if !bool::from(client.cancel_key.0.ct_eq(key)) {
         return;
     }
     match client.phase() {
         Phase::Waiting => client.order(Order::CancelWaiting),
         Phase::Active => {
-            let Some(server) = registry.server(client.server()) else { return };
+            let Some(server) = registry.server(client.server()) else {
+                return;
+            };
             // From here on the server stays with this client until the request is through.
-            let Some(guard) = server.begin_cancel(client.id) else { return };
+            let Some(guard) = server.begin_cancel(client.id) else {
+                return;
+            };
             let config = context.config.load();
             let pool = context
                 .manager

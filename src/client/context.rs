@@ -57,7 +57,9 @@ impl Context {
     /// The secret to run SCRAM with: a plain password's verifier is made once, for it costs thousands of hashes, and
     /// a login that takes longer would tell that the user exists.
     pub fn scram_secret(&self, user: &str, secret: Secret, iterations: u32) -> Secret {
-        let Secret::Plain(password) = secret else { return secret };
+        let Secret::Plain(password) = secret else {
+            return secret;
+        };
         if let Some(derived) = self.verifiers.lock().get(user)
             && derived.password == password
             && derived.iterations == iterations
@@ -65,7 +67,11 @@ impl Context {
             return Secret::Scram(derived.verifier.clone());
         }
         let verifier = self.mock.derive_verifier(user, &password, iterations);
-        let derived = Derived { password, iterations, verifier: verifier.clone() };
+        let derived = Derived {
+            password,
+            iterations,
+            verifier: verifier.clone(),
+        };
         self.verifiers.lock().insert(user.to_owned(), derived);
         Secret::Scram(verifier)
     }

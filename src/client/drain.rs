@@ -55,14 +55,21 @@ async fn settle(pooled: &mut Pooled, relay: &mut Relay, orderly: bool) -> Result
     }
     let grace = if orderly { GRACE } else { Duration::ZERO };
     ask_for_replies(pooled);
-    if timeout_at(Instant::now() + grace, read_all(pooled, relay)).await.is_err() {
+    if timeout_at(Instant::now() + grace, read_all(pooled, relay))
+        .await
+        .is_err()
+    {
         cancel_query(pooled, relay.id);
         read_all(pooled, relay).await?;
     }
     end_transaction(pooled);
     read_all(pooled, relay).await?;
     let state = &pooled.server.state;
-    if state.pipeline.is_idle() && state.status == TxStatus::Idle { Ok(()) } else { Err(Doom::ClientLeft) }
+    if state.pipeline.is_idle() && state.status == TxStatus::Idle {
+        Ok(())
+    } else {
+        Err(Doom::ClientLeft)
+    }
 }
 
 /// Makes the server say all that it owes for what was sent: breaks off COPY data, and has it flush the replies of a
@@ -102,9 +109,19 @@ async fn read_all(pooled: &mut Pooled, relay: &mut Relay) -> Result<(), Doom> {
     poll_fn(|cx| poll_read_all(pooled, relay, cx)).await
 }
 
-fn poll_read_all(pooled: &mut Pooled, relay: &mut Relay, cx: &mut Context<'_>) -> Poll<Result<(), Doom>> {
+fn poll_read_all(
+    pooled: &mut Pooled,
+    relay: &mut Relay,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Doom>> {
     loop {
-        if pooled.server.connection.poll_flush(cx).map_err(|_| Doom::Failed)?.is_pending() {
+        if pooled
+            .server
+            .connection
+            .poll_flush(cx)
+            .map_err(|_| Doom::Failed)?
+            .is_pending()
+        {
             // Both directions may be full: reading goes on below.
         }
         let state = &pooled.server.state;
@@ -116,12 +133,21 @@ fn poll_read_all(pooled: &mut Pooled, relay: &mut Relay, cx: &mut Context<'_>) -
         if state.pipeline.owes_nothing() && !pooled.server.connection.has_backlog() {
             return Poll::Ready(Ok(()));
         }
-        let read = scratch::with(|scratch| match pooled.server.connection.stream.poll_read(cx, &mut scratch.read) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(n)) if n > 0 => {
-                Poll::Ready(discard(pooled, relay, scratch.read.get(..n).unwrap_or_default()))
+        let read = scratch::with(|scratch| {
+            match pooled
+                .server
+                .connection
+                .stream
+                .poll_read(cx, &mut scratch.read)
+            {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(n)) if n > 0 => Poll::Ready(discard(
+                    pooled,
+                    relay,
+                    scratch.read.get(..n).unwrap_or_default(),
+                )),
+                Poll::Ready(_) => Poll::Ready(Err(Doom::Failed)),
             }
-            Poll::Ready(_) => Poll::Ready(Err(Doom::Failed)),
         });
         match read {
             Poll::Pending => return Poll::Pending,
@@ -135,20 +161,34 @@ fn poll_read_all(pooled: &mut Pooled, relay: &mut Relay, cx: &mut Context<'_>) -
 fn discard(pooled: &mut Pooled, relay: &mut Relay, bytes: &[u8]) -> Result<(), Doom> {
     let pool = pooled.pool().clone();
     let server: &mut server::Server = &mut pooled.server;
-    let Some(counters) = pool.counters(server.home) else { return Err(Doom::ClientLeft) };
+    let Some(counters) = pool.counters(server.home) else {
+        return Err(Doom::ClientLeft);
+    };
     let mut input = std::mem::take(&mut server.connection.kept);
     input.extend_from_slice(bytes);
     let mut nowhere = Vec::new();
-    let mut linked = Linked { server: &mut server.state, entry: &server.entry, counters };
-    let used = relay.from_server(&mut linked, &input, &mut Outgoing::new(&input, &mut nowhere));
+    let mut linked = Linked {
+        server: &mut server.state,
+        entry: &server.entry,
+        counters,
+    };
+    let used = relay.from_server(
+        &mut linked,
+        &input,
+        &mut Outgoing::new(&input, &mut nowhere),
+    );
     let used = used.map_err(|_| Doom::Desync)?;
-    server.connection.keep(input.get(used..).unwrap_or_default());
+    server
+        .connection
+        .keep(input.get(used..).unwrap_or_default());
     Ok(())
 }
 
 /// Cancels what runs for a client that is gone. The server is not lent again before that is through.
 fn cancel_query(pooled: &Pooled, client: u64) {
-    let Some(guard) = pooled.server.entry.begin_cancel(client) else { return };
+    let Some(guard) = pooled.server.entry.begin_cancel(client) else {
+        return;
+    };
     let pool = pooled.pool().clone();
     let (address, tcp) = (pooled.server.address.clone(), pool.settings().target.tcp);
     pool.workers().spawn_on(pooled.server.home, async move {

@@ -151,13 +151,17 @@ impl Error {
             | Self::TransactionBlock => Fault::Client,
             Self::ServerCrashed
             | Self::Wait(
-                WaitError::ServerRefused { .. } | WaitError::LoginFailed(_) | WaitError::LoginFailing(_),
+                WaitError::ServerRefused { .. }
+                | WaitError::LoginFailed(_)
+                | WaitError::LoginFailing(_),
             ) => Fault::Server,
             Self::DatabaseDisabled(_)
             | Self::Configuration
             | Self::Admission(_)
             | Self::LoginTimeout
-            | Self::Wait(WaitError::DatabaseRemoved | WaitError::ShuttingDown | WaitError::Timeout)
+            | Self::Wait(
+                WaitError::DatabaseRemoved | WaitError::ShuttingDown | WaitError::Timeout,
+            )
             | Self::ShuttingDown
             | Self::ServerShuttingDown
             | Self::QueryTimeout

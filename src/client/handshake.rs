@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use super::parameters::Wanted;
 use super::{Context, Error};
-use crate::auth::client_login::{ClientLogin, Failure, Method, Proof, Step};
 use crate::auth::Secret;
+use crate::auth::client_login::{ClientLogin, Failure, Method, Proof, Step};
 use crate::auth::secret::PlainSecret;
 use crate::config::{AuthType, Config, Database};
 use crate::net::Connection;
@@ -116,7 +116,15 @@ pub async fn handshake(
         Err(error) => return Err(refuse(&mut connection, error, None).await),
     };
     let who = Some((wanted.database.clone(), wanted.user.clone()));
-    let mut login = Login { context, config, connection, message, wanted, admission, worker };
+    let mut login = Login {
+        context,
+        config,
+        connection,
+        message,
+        wanted,
+        admission,
+        worker,
+    };
     match login.run().await {
         Ok(Some(granted)) => Ok(Some(login.route(granted))),
         Ok(None) => Ok(None),
@@ -124,7 +132,11 @@ pub async fn handshake(
     }
 }
 
-async fn refuse(connection: &mut Connection, error: Error, who: Option<(String, String)>) -> Refused {
+async fn refuse(
+    connection: &mut Connection,
+    error: Error,
+    who: Option<(String, String)>,
+) -> Refused {
     let mut out = Vec::new();
     error.encode(&mut out);
     // A client that does not read its refusal has gone already.
@@ -185,18 +197,30 @@ impl Login<'_> {
         }
         let console = self.config.is_console(&self.wanted.database);
         if !console {
-            self.admission.check_clients(self.config.settings.max_client_conn)?;
+            self.admission
+                .check_clients(self.config.settings.max_client_conn)?;
         }
         if console && self.is_owner() {
-            return Ok(self.welcome().await.then_some(Granted::Console(Rights::Admin)));
+            return Ok(self
+                .welcome()
+                .await
+                .then_some(Granted::Console(Rights::Admin)));
         }
-        let database = if console { None } else { self.config.database(&self.wanted.database) };
-        let Some(learned) = self.authenticate(database.as_deref()).await? else { return Ok(None) };
+        let database = if console {
+            None
+        } else {
+            self.config.database(&self.wanted.database)
+        };
+        let Some(learned) = self.authenticate(database.as_deref()).await? else {
+            return Ok(None);
+        };
         if console {
             let rights = self.console_rights()?;
             return Ok(self.welcome().await.then_some(Granted::Console(rights)));
         }
-        let Some(database) = database else { return Err(Error::NoSuchDatabase(self.wanted.database.clone())) };
+        let Some(database) = database else {
+            return Err(Error::NoSuchDatabase(self.wanted.database.clone()));
+        };
         if self.context.manager.is_disabled(&database.name) {
             return Err(Error::DatabaseDisabled(database.name.clone()));
         }
@@ -204,7 +228,10 @@ impl Login<'_> {
             return Err(Error::ShuttingDown);
         }
         self.count_in(&database)?;
-        let pool = self.context.manager.pool(&self.config, &database, &self.wanted.user, learned);
+        let pool = self
+            .context
+            .manager
+            .pool(&self.config, &database, &self.wanted.user, learned);
         Ok(self.welcome().await.then_some(Granted::Pool(pool)))
     }
 
@@ -231,10 +258,18 @@ impl Login<'_> {
 
     /// A newer minor version, or options of the protocol, are answered with what we know. False: the client is gone.
     async fn negotiate(&mut self) -> bool {
-        let options = self.message.parameters.iter().map(|(name, _)| name.as_slice());
+        let options = self
+            .message
+            .parameters
+            .iter()
+            .map(|(name, _)| name.as_slice());
         let unknown: Vec<&[u8]> = options.filter(|name| name.starts_with(b"_pq_.")).collect();
         // 3.1 was never used: a client that asks for it gets 3.0.
-        let newest = if self.message.minor >= 2 { NEWEST } else { 0x0003_0000 };
+        let newest = if self.message.minor >= 2 {
+            NEWEST
+        } else {
+            0x0003_0000
+        };
         if matches!(self.message.minor, 0 | 2) && unknown.is_empty() {
             return true;
         }
@@ -255,7 +290,9 @@ impl Login<'_> {
         let settings = &self.config.settings;
         if settings.admin_users.contains(&self.wanted.user) {
             Ok(Rights::Admin)
-        } else if settings.stats_users.contains(&self.wanted.user) || settings.auth_type == AuthType::Any {
+        } else if settings.stats_users.contains(&self.wanted.user)
+            || settings.auth_type == AuthType::Any
+        {
             Ok(Rights::Stats)
         } else {
             Err(Error::NotAllowed)
@@ -272,18 +309,27 @@ impl Login<'_> {
                 self.config.max_user_client_connections(&self.wanted.user),
             )
         };
-        self.admission.name((&database.name, per_database), (&self.wanted.user, per_user))?;
+        self.admission.name(
+            (&database.name, per_database),
+            (&self.wanted.user, per_user),
+        )?;
         Ok(())
     }
 
     async fn welcome(&mut self) -> bool {
-        self.connection.send_all(&Authentication::Ok.encode()).await.is_ok()
+        self.connection
+            .send_all(&Authentication::Ok.encode())
+            .await
+            .is_ok()
     }
 
     // ---- authentication --------------------------------------------------------------------
 
     /// `None`: the client is gone.
-    async fn authenticate(&mut self, database: Option<&Database>) -> Result<Option<Learned>, Error> {
+    async fn authenticate(
+        &mut self,
+        database: Option<&Database>,
+    ) -> Result<Option<Learned>, Error> {
         let settings = &self.config.settings;
         let user = self.wanted.user.clone();
         let admitted = database.is_none_or(|database| self.config.admits(database, &user));
@@ -291,30 +337,50 @@ impl Login<'_> {
             AuthType::Any => {
                 // Everybody is the forced user; without one there is no name to log in with.
                 let forced = database.is_none_or(|database| database.user.is_some());
-                return if forced { Ok(Some(Learned::default())) } else { Err(Error::Configuration) };
+                return if forced {
+                    Ok(Some(Learned::default()))
+                } else {
+                    Err(Error::Configuration)
+                };
             }
             AuthType::Trust => Method::Trust,
             AuthType::Plain => Method::Plain,
             AuthType::Md5 => Method::Md5,
             AuthType::ScramSha256 => Method::Scram,
         };
-        let (known, text) = if admitted { self.secret(database, &user).await? } else { (false, None) };
+        let (known, text) = if admitted {
+            self.secret(database, &user).await?
+        } else {
+            (false, None)
+        };
         if method == Method::Trust {
-            return if known { Ok(Some(learned(text.as_deref(), Proof::default()))) } else { Err(Error::TrustFailed) };
+            return if known {
+                Ok(Some(learned(text.as_deref(), Proof::default())))
+            } else {
+                Err(Error::TrustFailed)
+            };
         }
         let iterations = u32::try_from(settings.scram_iterations).unwrap_or(4096);
         let secret = text.as_deref().and_then(Secret::parse);
         let proved_with = match (method, secret) {
-            (Method::Scram, Some(secret)) => Some(self.context.scram_secret(&user, secret, iterations)),
+            (Method::Scram, Some(secret)) => {
+                Some(self.context.scram_secret(&user, secret, iterations))
+            }
             (_, secret) => secret,
         };
         let step = ClientLogin::start(method, &user, proved_with, &self.context.mock, iterations);
-        let Some(proof) = self.converse(step).await? else { return Ok(None) };
+        let Some(proof) = self.converse(step).await? else {
+            return Ok(None);
+        };
         Ok(Some(learned(text.as_deref(), proof)))
     }
 
     /// Is the user known, and its secret if it has one.
-    async fn secret(&self, database: Option<&Database>, user: &str) -> Result<(bool, Option<String>), Error> {
+    async fn secret(
+        &self,
+        database: Option<&Database>,
+        user: &str,
+    ) -> Result<(bool, Option<String>), Error> {
         let stored = match database {
             Some(database) => self.config.secret(database, user),
             None => self.config.secrets.get(user),
@@ -322,15 +388,22 @@ impl Login<'_> {
         if let Some(text) = stored.filter(|text| !text.is_empty()) {
             return Ok((true, Some(text.expose().to_owned())));
         }
-        let Some(database) = database.filter(|database| self.config.auth_user(database).is_some()) else {
+        let Some(database) = database.filter(|database| self.config.auth_user(database).is_some())
+        else {
             return Ok((stored.is_some(), None));
         };
-        match auth_query::look_up(&self.context.manager, &self.config, database, user, self.worker).await {
+        match auth_query::look_up(
+            &self.context.manager,
+            &self.config,
+            database,
+            user,
+            self.worker,
+        )
+        .await
+        {
             Ok(Some(found)) => Ok((true, found.secret)),
             Ok(None) => Err(Error::NoSuchUser),
-            Err(auth_query::Error::Disabled(name)) => {
-                Err(Error::DatabaseDisabled(name))
-            }
+            Err(auth_query::Error::Disabled(name)) => Err(Error::DatabaseDisabled(name)),
             Err(error) => {
                 tracing::error!("S: {error}");
                 Err(Error::Configuration)
@@ -342,7 +415,12 @@ impl Login<'_> {
         loop {
             let login = match step {
                 Step::Done { reply, proof } => {
-                    return Ok(self.connection.send_all(&reply).await.is_ok().then_some(proof));
+                    return Ok(self
+                        .connection
+                        .send_all(&reply)
+                        .await
+                        .is_ok()
+                        .then_some(proof));
                 }
                 Step::Continue(login, request) => {
                     if self.connection.send_all(&request).await.is_err() {
@@ -351,7 +429,9 @@ impl Login<'_> {
                     login
                 }
             };
-            let Ok(message) = self.connection.read_message(MAX_LOGIN_MESSAGE).await else { return Ok(None) };
+            let Ok(message) = self.connection.read_message(MAX_LOGIN_MESSAGE).await else {
+                return Ok(None);
+            };
             match message.tag {
                 tag::PASSWORD => step = login.message(&message.body).map_err(log_failure)?,
                 // psql asks for the password in a second connection and leaves the first.
@@ -371,6 +451,11 @@ fn log_failure(failure: Failure) -> Failure {
 
 /// What the login taught us for the server's.
 fn learned(text: Option<&str>, proof: Proof) -> Learned {
-    let sent = proof.password.map(|password: PlainSecret| Secret::Plain(password));
-    Learned { secret: sent.or_else(|| text.and_then(Secret::parse)), scram: proof.scram }
+    let sent = proof
+        .password
+        .map(|password: PlainSecret| Secret::Plain(password));
+    Learned {
+        secret: sent.or_else(|| text.and_then(Secret::parse)),
+        scram: proof.scram,
+    }
 }

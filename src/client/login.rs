@@ -35,21 +35,37 @@ pub struct Operator {
 
 /// Takes an accepted socket through its whole life, on the worker that calls this first and on its home later. A
 /// console client comes back, for somebody else to serve.
-pub async fn serve(context: Arc<Context>, socket: Detached, admission: Admission, worker: usize) -> Option<Operator> {
+pub async fn serve(
+    context: Arc<Context>,
+    socket: Detached,
+    admission: Admission,
+    worker: usize,
+) -> Option<Operator> {
     let connection = Connection::new(socket.attach().ok()?);
     let peer = connection.stream.peer();
     let limit = context.config.load().settings.client_login_timeout;
-    let deadline = Instant::now() + if limit.is_zero() { Duration::from_secs(365 * 86_400) } else { limit };
-    let route = match timeout_at(deadline, handshake(&context, connection, admission, worker)).await {
+    let deadline = Instant::now()
+        + if limit.is_zero() {
+            Duration::from_secs(365 * 86_400)
+        } else {
+            limit
+        };
+    let route = match timeout_at(deadline, handshake(&context, connection, admission, worker)).await
+    {
         Ok(Ok(Some(route))) => route,
         Ok(Ok(None)) => return None,
         Ok(Err(Refused { error, who })) => {
-            let (database, user) = who.unwrap_or_else(|| ("(nodb)".to_owned(), "(nouser)".to_owned()));
+            let (database, user) =
+                who.unwrap_or_else(|| ("(nodb)".to_owned(), "(nouser)".to_owned()));
             log_error(&context, &format!("C: {database}/{user}@{peer}"), &error);
             return None;
         }
         Err(_) => {
-            log_error(&context, &format!("C: (nodb)/(nouser)@{peer}"), &Error::LoginTimeout);
+            log_error(
+                &context,
+                &format!("C: (nodb)/(nouser)@{peer}"),
+                &Error::LoginTimeout,
+            );
             return None;
         }
     };
@@ -71,7 +87,13 @@ fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant) {
     let workers = &context.manager.parts().workers;
     let home = workers.least_loaded(login.pool.homes());
     let count = workers.count_client(home);
-    let PoolLogin { connection, wanted, pool, long_key, admission } = login;
+    let PoolLogin {
+        connection,
+        wanted,
+        pool,
+        long_key,
+        admission,
+    } = login;
     let Connection { stream, kept, .. } = connection;
     let Ok(socket) = stream.detach() else { return };
     let context = context.clone();
@@ -80,7 +102,13 @@ fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant) {
         let Ok(stream) = socket.attach() else { return };
         let mut connection = Connection::new(stream);
         connection.keep(&kept);
-        let client = Client { context, connection, pool, worker: home, long_key };
+        let client = Client {
+            context,
+            connection,
+            pool,
+            worker: home,
+            long_key,
+        };
         client.serve(wanted, deadline).await;
     });
 }
@@ -102,7 +130,10 @@ impl Client {
             &self.connection,
             (self.worker, self.long_key),
         );
-        let conn = format!("C-{:#x}: {}/{}@{peer}", entry.id, entry.database, entry.user);
+        let conn = format!(
+            "C-{:#x}: {}/{}@{peer}",
+            entry.id, entry.database, entry.user
+        );
         if let Err(error) = self.warm(&entry, deadline).await {
             return self.refuse(&conn, error).await;
         }
@@ -119,7 +150,12 @@ impl Client {
             return;
         }
         if self.context.config.load().settings.log_connections {
-            tracing::info!(conn, "login attempt: db={} user={} tls=no replication=no", entry.database, entry.user);
+            tracing::info!(
+                conn,
+                "login attempt: db={} user={} tls=no replication=no",
+                entry.database,
+                entry.user
+            );
         }
         if let Some(counters) = self.pool.counters(self.worker) {
             counters.client_logins.add(1);
@@ -151,7 +187,12 @@ impl Client {
         }
     }
 
-    async fn session(self, entry: ClientGuard, tracked: crate::server::session::Tracked, conn: &str) {
+    async fn session(
+        self,
+        entry: ClientGuard,
+        tracked: crate::server::session::Tracked,
+        conn: &str,
+    ) {
         let relay = Relay {
             id: entry.id,
             statements: Statements::new(self.context.names_held.clone()),
@@ -202,7 +243,10 @@ impl Client {
 /// What the server says of itself, with the client's own values for the tracked parameters, which come last.
 fn put_welcome(out: &mut Vec<u8>, pool: &Pool, tracked: &crate::server::session::Tracked) {
     for (name, value) in pool.welcome().iter().flat_map(|welcome| welcome.iter()) {
-        if !tracked.iter().any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name)) {
+        if !tracked
+            .iter()
+            .any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
+        {
             backend::parameter_status(out, name, value);
         }
     }
@@ -219,7 +263,9 @@ fn enter(
 ) -> ClientGuard {
     let registry = &context.manager.parts().registry;
     let id = registry.next_id();
-    let key: Vec<u8> = (0..if long_key { LONG_KEY } else { SHORT_KEY }).map(|_| rand::random()).collect();
+    let key: Vec<u8> = (0..if long_key { LONG_KEY } else { SHORT_KEY })
+        .map(|_| rand::random())
+        .collect();
     registry.enter_client(ClientEntry::new(NewClient {
         id,
         user,
@@ -233,9 +279,25 @@ fn enter(
     }))
 }
 
-async fn greet_operator(context: &Arc<Context>, login: ConsoleLogin, worker: usize) -> Option<Operator> {
-    let ConsoleLogin { mut connection, user, database, rights, long_key, admission } = login;
-    let entry = enter(context, (user, database, "pgbouncer".to_owned()), &connection, (worker, long_key));
+async fn greet_operator(
+    context: &Arc<Context>,
+    login: ConsoleLogin,
+    worker: usize,
+) -> Option<Operator> {
+    let ConsoleLogin {
+        mut connection,
+        user,
+        database,
+        rights,
+        long_key,
+        admission,
+    } = login;
+    let entry = enter(
+        context,
+        (user, database, "pgbouncer".to_owned()),
+        &connection,
+        (worker, long_key),
+    );
     let mut out = Vec::new();
     let version = context.console_version.as_bytes();
     for (name, value) in [
@@ -252,7 +314,12 @@ async fn greet_operator(context: &Arc<Context>, login: ConsoleLogin, worker: usi
     backend::backend_key_data(&mut out, entry.cancel_pid, &entry.cancel_key.0);
     backend::ready_for_query(&mut out, TxStatus::Idle);
     connection.send_all(&out).await.ok()?;
-    Some(Operator { connection, entry, rights, admission })
+    Some(Operator {
+        connection,
+        entry,
+        rights,
+        admission,
+    })
 }
 
 /// Logs an error that a client was sent away with.

@@ -18,12 +18,26 @@ pub struct Wanted {
 
 impl Wanted {
     /// Reads the parameters of the message: each is tracked, ignored by configuration, or refused.
-    pub fn read(message: &StartupMessage, settings: &Settings, names: &TrackedNames) -> Result<Self, Error> {
+    pub fn read(
+        message: &StartupMessage,
+        settings: &Settings,
+        names: &TrackedNames,
+    ) -> Result<Self, Error> {
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-        let user = message.get(b"user").map(text).filter(|user| !user.is_empty()).ok_or(Error::NoUser)?;
-        let database = message.get(b"database").map(text).filter(|name| !name.is_empty());
-        let mut wanted =
-            Self { database: database.unwrap_or_else(|| user.clone()), user, tracked: Tracked::new(names.clone()) };
+        let user = message
+            .get(b"user")
+            .map(text)
+            .filter(|user| !user.is_empty())
+            .ok_or(Error::NoUser)?;
+        let database = message
+            .get(b"database")
+            .map(text)
+            .filter(|name| !name.is_empty());
+        let mut wanted = Self {
+            database: database.unwrap_or_else(|| user.clone()),
+            user,
+            tracked: Tracked::new(names.clone()),
+        };
         for (name, value) in &message.parameters {
             match name.as_slice() {
                 b"user" | b"database" => {}
@@ -35,7 +49,11 @@ impl Wanted {
                 name if wanted.tracked.set(name, value) => {}
                 name if is_ignored(settings, name) => {}
                 name => {
-                    tracing::warn!("unsupported startup parameter: {}={}", text(name), text(value));
+                    tracing::warn!(
+                        "unsupported startup parameter: {}={}",
+                        text(name),
+                        text(value)
+                    );
                     return Err(Error::StartupParameter(text(name)));
                 }
             }
@@ -52,7 +70,9 @@ impl Wanted {
         };
         for (name, value) in pairs {
             if !self.tracked.set(&name, &value) && !tolerant && !is_ignored(settings, &name) {
-                return Err(Error::OptionsParameter(String::from_utf8_lossy(&name).into_owned()));
+                return Err(Error::OptionsParameter(
+                    String::from_utf8_lossy(&name).into_owned(),
+                ));
             }
         }
         Ok(())
@@ -60,12 +80,17 @@ impl Wanted {
 }
 
 fn is_ignored(settings: &Settings, name: &[u8]) -> bool {
-    settings.ignore_startup_parameters.iter().any(|ignored| ignored.as_bytes() == name)
+    settings
+        .ignore_startup_parameters
+        .iter()
+        .any(|ignored| ignored.as_bytes() == name)
 }
 
 /// `replication` says no, as a boolean of PostgreSQL's.
 fn is_off(value: &[u8]) -> bool {
-    [&b"false"[..], b"off", b"no", b"0", b"f", b"n"].iter().any(|off| value.eq_ignore_ascii_case(off))
+    [&b"false"[..], b"off", b"no", b"0", b"f", b"n"]
+        .iter()
+        .any(|off| value.eq_ignore_ascii_case(off))
 }
 
 #[cfg(test)]
@@ -73,8 +98,14 @@ mod tests {
     use super::*;
 
     fn read(parameters: &[(&str, &str)], ignored: &[&str]) -> Result<Wanted, Error> {
-        let parameters = parameters.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()));
-        let message = StartupMessage { major: 3, minor: 0, parameters: parameters.collect() };
+        let parameters = parameters
+            .iter()
+            .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()));
+        let message = StartupMessage {
+            major: 3,
+            minor: 0,
+            parameters: parameters.collect(),
+        };
         let mut settings = Settings::default();
         settings.ignore_startup_parameters = ignored.iter().map(|&name| name.to_owned()).collect();
         Wanted::read(&message, &settings, &TrackedNames::new(&[]))
@@ -89,21 +120,40 @@ mod tests {
     fn an_unknown_parameter_is_refused_unless_ignored() {
         let parameters = [("user", "joe"), ("extra_float_digits", "3")];
         let error = read(&parameters, &[]).unwrap_err();
-        assert_eq!(error.to_string(), "unsupported startup parameter: extra_float_digits");
+        assert_eq!(
+            error.to_string(),
+            "unsupported startup parameter: extra_float_digits"
+        );
         assert!(read(&parameters, &["extra_float_digits"]).is_ok());
     }
 
     #[test]
     fn options_are_settings_too() {
-        let wanted = read(&[("user", "joe"), ("options", "-c timezone=UTC --datestyle=ISO")], &[]).unwrap();
-        assert_eq!(wanted.tracked.iter().collect::<Vec<_>>(), [("DateStyle", &b"ISO"[..]), ("TimeZone", b"UTC")]);
+        let wanted = read(
+            &[
+                ("user", "joe"),
+                ("options", "-c timezone=UTC --datestyle=ISO"),
+            ],
+            &[],
+        )
+        .unwrap();
+        assert_eq!(
+            wanted.tracked.iter().collect::<Vec<_>>(),
+            [("DateStyle", &b"ISO"[..]), ("TimeZone", b"UTC")]
+        );
         let error = read(&[("user", "joe"), ("options", "-c geqo=off")], &[]).unwrap_err();
-        assert_eq!(error.to_string(), "unsupported startup parameter in options: geqo");
+        assert_eq!(
+            error.to_string(),
+            "unsupported startup parameter in options: geqo"
+        );
     }
 
     #[test]
     fn replication_is_refused_unless_it_is_off() {
-        assert!(matches!(read(&[("user", "joe"), ("replication", "database")], &[]), Err(Error::Replication)));
+        assert!(matches!(
+            read(&[("user", "joe"), ("replication", "database")], &[]),
+            Err(Error::Replication)
+        ));
         assert!(read(&[("user", "joe"), ("replication", "off")], &[]).is_ok());
     }
 }

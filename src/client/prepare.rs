@@ -52,11 +52,16 @@ pub async fn adopt(mut pooled: Pooled, wanted: &Tracked) -> Result<Pooled, Error
 pub async fn reset(pooled: &mut Pooled, query: &[u8]) {
     pooled.server.entry.set_state(ServerState::Tested);
     if let Err(error) = run(pooled, query).await {
-        tracing::debug!(server = pooled.server.entry.id, "server_reset_query: {error}");
+        tracing::debug!(
+            server = pooled.server.entry.id,
+            "server_reset_query: {error}"
+        );
     }
 }
 
 /// Runs a query with a limit of time.
 pub async fn run(pooled: &mut Pooled, sql: &[u8]) -> Result<(), server::Error> {
-    tokio::time::timeout(LIMIT, pooled.server.run(sql)).await.map_err(|_| server::Error::ConnectTimeout)?
+    tokio::time::timeout(LIMIT, pooled.server.run(sql))
+        .await
+        .map_err(|_| server::Error::ConnectTimeout)?
 }

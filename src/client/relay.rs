@@ -82,7 +82,11 @@ pub struct Outgoing<'a> {
 impl<'a> Outgoing<'a> {
     /// Sends on parts of `input`; `buffer` must be empty.
     pub fn new(input: &'a [u8], buffer: &'a mut Vec<u8>) -> Self {
-        Self { input, run: 0..0, copied: buffer }
+        Self {
+            input,
+            run: 0..0,
+            copied: buffer,
+        }
     }
 
     /// These bytes of the input go on as they are.
@@ -103,7 +107,8 @@ impl<'a> Outgoing<'a> {
     }
 
     fn settle(&mut self) {
-        self.copied.extend_from_slice(self.input.get(self.run.clone()).unwrap_or_default());
+        self.copied
+            .extend_from_slice(self.input.get(self.run.clone()).unwrap_or_default());
         self.run = self.run.end..self.run.end;
     }
 
@@ -132,7 +137,11 @@ impl Relay {
     /// Does what this name means depend on an earlier batch that is not answered yet?
     #[inline]
     pub fn is_unsettled(&self, name: &[u8], batch: u64) -> bool {
-        !self.unsettled.is_empty() && self.unsettled.get(name).is_some_and(|&changed| changed < batch)
+        !self.unsettled.is_empty()
+            && self
+                .unsettled
+                .get(name)
+                .is_some_and(|&changed| changed < batch)
     }
 
     /// The link ends: what lived with it is gone.

@@ -29,7 +29,9 @@ impl Relay {
                 continue;
             }
             let rest = input.get(at..).unwrap_or_default();
-            let Some(frame) = cut(rest, LONGEST).map_err(|_| desync(rest))? else { break };
+            let Some(frame) = cut(rest, LONGEST).map_err(|_| desync(rest))? else {
+                break;
+            };
             if !frame.is_complete() && is_read(frame.tag) {
                 break;
             }
@@ -38,7 +40,10 @@ impl Relay {
             if forward {
                 out.pass(at..at + held);
             }
-            self.outbound = Passing { left: frame.missing(), forward };
+            self.outbound = Passing {
+                left: frame.missing(),
+                forward,
+            };
             at += held;
             self.answer(linked, out);
         }
@@ -59,7 +64,12 @@ impl Relay {
     }
 
     /// Does this message go on to the client?
-    fn reply(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<bool, Desync> {
+    fn reply(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<bool, Desync> {
         match frame.tag {
             tag::ERROR_RESPONSE => {
                 self.error(linked, frame, out);
@@ -67,7 +77,8 @@ impl Relay {
             }
             tag::NOTICE_RESPONSE | tag::NOTIFICATION_RESPONSE => return Ok(true),
             tag::PARAMETER_STATUS => {
-                let (name, value) = backend::read_parameter_status(frame.body()).map_err(|_| desync(frame.bytes))?;
+                let (name, value) = backend::read_parameter_status(frame.body())
+                    .map_err(|_| desync(frame.bytes))?;
                 if linked.server.tracked.set(name, value) {
                     self.tracked.set(name, value);
                 }
@@ -75,13 +86,18 @@ impl Relay {
             }
             tag::COMMAND_COMPLETE => self.command_complete(linked, frame),
             tag::READY_FOR_QUERY => {
-                linked.server.status = backend::read_ready_for_query(frame.body()).map_err(|_| desync(frame.bytes))?;
+                linked.server.status =
+                    backend::read_ready_for_query(frame.body()).map_err(|_| desync(frame.bytes))?;
             }
             _ => {}
         }
         match linked.server.pipeline.reply(frame.tag)? {
             Reply::Part { forward } => Ok(forward),
-            Reply::Done { forward, effect, request } => {
+            Reply::Done {
+                forward,
+                effect,
+                request,
+            } => {
                 if let Some(effect) = effect {
                     self.done(linked, &effect);
                 }
@@ -99,7 +115,9 @@ impl Relay {
     /// What was noted when a request was sent is true now.
     fn done(&mut self, linked: &mut Linked<'_>, effect: &Effect) {
         match effect {
-            Effect::Named { sent: Some(id), .. } | Effect::Prepared(id) => linked.server.statements.confirm(*id),
+            Effect::Named { sent: Some(id), .. } | Effect::Prepared(id) => {
+                linked.server.statements.confirm(*id)
+            }
             Effect::Unnamed(version) => self.statements.confirm_unnamed(*version),
             Effect::Named { sent: None, .. }
             | Effect::Closed(..)
@@ -112,12 +130,16 @@ impl Relay {
 
     /// A command is complete: did it take names away?
     fn command_complete(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>) {
-        let Ok(command) = backend::command_tag(frame.body()) else { return };
+        let Ok(command) = backend::command_tag(frame.body()) else {
+            return;
+        };
         let dropped = match command {
             b"DEALLOCATE" => match linked.server.pipeline.current_effect() {
                 // One by one: a text with several of these completes each on its own.
                 Some(Effect::Forget(list)) => {
-                    let next = list.iter().position(|forget| matches!(forget, Forget::Name(_)));
+                    let next = list
+                        .iter()
+                        .position(|forget| matches!(forget, Forget::Name(_)));
                     next.map(|at| list.remove(at))
                 }
                 _ => None,
@@ -146,15 +168,26 @@ impl Relay {
     /// An error: it goes on to the client with the client's own names, and what the server will skip is undone.
     fn error(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) {
         match self.name_in(linked, frame.body()) {
-            Some((ours, theirs)) => backend::rename_in_error(out.insert(), frame.body(), &ours, &theirs),
+            Some((ours, theirs)) => {
+                backend::rename_in_error(out.insert(), frame.body(), &ours, &theirs)
+            }
             None => out.insert().extend_from_slice(frame.bytes),
         }
-        let severity = ErrorFields::read(frame.body()).ok().and_then(|fields| fields.severity());
+        let severity = ErrorFields::read(frame.body())
+            .ok()
+            .and_then(|fields| fields.severity());
         if matches!(severity, Some(b"FATAL" | b"PANIC")) {
             // The last word of a server: nothing of ours needs to follow.
             linked.doom(Doom::Ended);
         }
-        let Reply::Failed { skipped, failed, in_copy } = linked.server.pipeline.error() else { return };
+        let Reply::Failed {
+            skipped,
+            failed,
+            in_copy,
+        } = linked.server.pipeline.error()
+        else {
+            return;
+        };
         if in_copy && linked.server.status == TxStatus::Idle {
             self.end_failed_copy(linked);
         }
@@ -190,7 +223,10 @@ impl Relay {
         // The client may have been quicker.
         if linked.server.pipeline.is_skipping() {
             frontend::sync(out);
-            linked.server.pipeline.push_sync(Expect::Swallow(Request::Sync));
+            linked
+                .server
+                .pipeline
+                .push_sync(Expect::Swallow(Request::Sync));
             self.skips_alone = true;
         }
     }
@@ -221,7 +257,9 @@ impl Relay {
         let prefix = self.registry.prefix().as_bytes();
         let from = memchr::memmem::find(body, prefix)?;
         let ours = body.get(from..)?;
-        let end = ours.iter().position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')?;
+        let end = ours
+            .iter()
+            .position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')?;
         let ours = ours.get(..end)?;
         if let Some(name) = self.statements.name_of(ours) {
             return Some((ours.to_vec(), name.to_vec()));
@@ -241,9 +279,14 @@ impl Relay {
 /// Messages that are looked into, and so must be there as a whole.
 #[inline]
 fn is_read(tag: u8) -> bool {
-    matches!(tag, tag::READY_FOR_QUERY | tag::ERROR_RESPONSE | tag::PARAMETER_STATUS | tag::COMMAND_COMPLETE)
+    matches!(
+        tag,
+        tag::READY_FOR_QUERY | tag::ERROR_RESPONSE | tag::PARAMETER_STATUS | tag::COMMAND_COMPLETE
+    )
 }
 
 fn desync(bytes: &[u8]) -> Desync {
-    Desync { tag: bytes.first().copied().unwrap_or_default().into() }
+    Desync {
+        tag: bytes.first().copied().unwrap_or_default().into(),
+    }
 }

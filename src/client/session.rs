@@ -175,19 +175,21 @@ impl Session {
             let step = self.begin(cx, &kept);
             return step;
         }
-        scratch::with(|scratch| match self.connection.stream.poll_read(cx, &mut scratch.read) {
-            Poll::Pending => Step::Pending,
-            Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
-            Poll::Ready(Ok(n)) => {
-                let read = scratch.read.get(..n).unwrap_or_default();
-                if self.connection.kept.is_empty() {
-                    return self.begin_with(cx, read, &mut scratch.forward, &mut scratch.back);
+        scratch::with(
+            |scratch| match self.connection.stream.poll_read(cx, &mut scratch.read) {
+                Poll::Pending => Step::Pending,
+                Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
+                Poll::Ready(Ok(n)) => {
+                    let read = scratch.read.get(..n).unwrap_or_default();
+                    if self.connection.kept.is_empty() {
+                        return self.begin_with(cx, read, &mut scratch.forward, &mut scratch.back);
+                    }
+                    self.connection.keep(read);
+                    self.kept_is_due = true;
+                    Step::Again
                 }
-                self.connection.keep(read);
-                self.kept_is_due = true;
-                Step::Again
-            }
-        })
+            },
+        )
     }
 
     fn begin(&mut self, cx: &mut TaskContext<'_>, bytes: &[u8]) -> Step {
@@ -241,7 +243,9 @@ impl Session {
                 continue;
             }
             let frame = cut(rest, self.relay.settings.max_packet_size).map_err(Error::from)?;
-            let Some(frame) = frame else { return Ok(Alone::Nothing(used)) };
+            let Some(frame) = frame else {
+                return Ok(Alone::Nothing(used));
+            };
             match frame.tag {
                 tag::TERMINATE => return Err(Ending::Terminated),
                 other if self.relay.skips_alone && other != tag::SYNC => {
@@ -256,10 +260,14 @@ impl Session {
                     self.relay.skips_alone = false;
                     let mut out = Vec::new();
                     backend::ready_for_query(&mut out, TxStatus::Idle);
-                    self.connection.send(cx, &out).map_err(|_| Ending::Vanished)?;
+                    self.connection
+                        .send(cx, &out)
+                        .map_err(|_| Ending::Vanished)?;
                 }
                 // A message that will be wanted whole gets its server when it is.
-                _ if !frame.is_complete() && waits_for_all(&frame) => return Ok(Alone::Nothing(used)),
+                _ if !frame.is_complete() && waits_for_all(&frame) => {
+                    return Ok(Alone::Nothing(used));
+                }
                 _ => return Ok(Alone::Server(used)),
             }
             used += frame.bytes.len();
@@ -300,7 +308,9 @@ impl Session {
             }
             Poll::Ready(Ok(pooled)) => {
                 self.state = State::Idle;
-                let Ok(pooled) = pooled.rehomed(self.worker) else { return self.enqueue(Instant::now()) };
+                let Ok(pooled) = pooled.rehomed(self.worker) else {
+                    return self.enqueue(Instant::now());
+                };
                 let now = Instant::now();
                 if let Some(counters) = self.pool.counters(self.worker) {
                     let waited = self.registry.epoch.micros(now).saturating_sub(self.queued);
@@ -314,14 +324,17 @@ impl Session {
         if self.connection.kept.len() >= READ_AHEAD {
             return Step::Pending;
         }
-        scratch::with(|scratch| match self.connection.stream.poll_read(cx, &mut scratch.read) {
-            Poll::Pending => Step::Pending,
-            Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
-            Poll::Ready(Ok(n)) => {
-                self.connection.keep(scratch.read.get(..n).unwrap_or_default());
-                Step::Again
-            }
-        })
+        scratch::with(
+            |scratch| match self.connection.stream.poll_read(cx, &mut scratch.read) {
+                Poll::Pending => Step::Pending,
+                Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
+                Poll::Ready(Ok(n)) => {
+                    self.connection
+                        .keep(scratch.read.get(..n).unwrap_or_default());
+                    Step::Again
+                }
+            },
+        )
     }
 
     // ---- linking ---------------------------------------------------------------------------
@@ -371,7 +384,10 @@ impl Session {
         match result {
             Ok(Some(pooled)) => {
                 self.adopt_spelling(&pooled);
-                pooled.server.entry.set_state(crate::stats::ServerState::Active);
+                pooled
+                    .server
+                    .entry
+                    .set_state(crate::stats::ServerState::Active);
                 self.state = State::Linked(pooled);
                 Step::Again
             }
@@ -389,7 +405,10 @@ impl Session {
         let mut told = Vec::new();
         let before = self.relay.tracked.clone();
         for (name, value) in pooled.server.state.tracked.iter() {
-            let known = before.iter().find(|(known, _)| *known == name).map(|(_, value)| value);
+            let known = before
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| value);
             if known.is_some_and(|known| known != value) {
                 backend::parameter_status(&mut told, name.as_bytes(), value);
                 self.relay.tracked.set(name.as_bytes(), value);
@@ -424,7 +443,9 @@ impl Session {
             }
         }
         scratch::with(|scratch| {
-            let State::Linked(pooled) = &mut self.state else { return Step::Again };
+            let State::Linked(pooled) = &mut self.state else {
+                return Step::Again;
+            };
             let connection = &mut pooled.server.connection;
             match connection.stream.poll_read(cx, &mut scratch.read) {
                 Poll::Pending => Step::Pending,
@@ -443,16 +464,26 @@ impl Session {
     }
 
     fn to_client(&mut self, cx: &mut TaskContext<'_>, input: &[u8], buffer: &mut Vec<u8>) -> Step {
-        let State::Linked(pooled) = &mut self.state else { return Step::Again };
-        let Some(counters) = self.pool.counters(self.worker) else { return Step::Again };
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
+        let Some(counters) = self.pool.counters(self.worker) else {
+            return Step::Again;
+        };
         let server = &mut pooled.server;
-        let mut linked = Linked { server: &mut server.state, entry: &server.entry, counters };
+        let mut linked = Linked {
+            server: &mut server.state,
+            entry: &server.entry,
+            counters,
+        };
         let mut out = Outgoing::new(input, buffer);
         let result = self.relay.from_server(&mut linked, input, &mut out);
         counters.sent.add(input.len() as u64);
         let sent = self.connection.send(cx, out.finish());
         match result {
-            Ok(used) => server.connection.keep(input.get(used..).unwrap_or_default()),
+            Ok(used) => server
+                .connection
+                .keep(input.get(used..).unwrap_or_default()),
             Err(desync) => {
                 tracing::error!(server = server.entry.id, "{desync}");
                 server.state.doom = Some(Doom::Desync);
@@ -469,21 +500,31 @@ impl Session {
             }
         }
         self.kept_is_due |= !self.connection.kept.is_empty();
-        if server.state.pipeline.is_idle() { self.server_is_idle() } else { Step::Again }
+        if server.state.pipeline.is_idle() {
+            self.server_is_idle()
+        } else {
+            Step::Again
+        }
     }
 
     /// The server owes nothing: the query is over, and perhaps the link.
     fn server_is_idle(&mut self) -> Step {
-        let State::Linked(pooled) = &mut self.state else { return Step::Again };
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
         let status = pooled.server.state.status;
         let mode = self.relay.settings.mode;
         let now = self.registry.now();
         if let Some(counters) = self.pool.counters(self.worker) {
             if self.query_began > 0 {
-                counters.query_time.add(now.saturating_sub(self.query_began));
+                counters
+                    .query_time
+                    .add(now.saturating_sub(self.query_began));
             }
             if status == TxStatus::Idle && self.transaction_began > 0 {
-                counters.transaction_time.add(now.saturating_sub(self.transaction_began));
+                counters
+                    .transaction_time
+                    .add(now.saturating_sub(self.transaction_began));
             }
         }
         self.query_began = 0;
@@ -493,20 +534,27 @@ impl Session {
         } else if mode == PoolMode::Statement {
             return Step::End(Error::TransactionBlock.into());
         }
-        let clean = pooled.server.is_clean() && !self.relay.is_mid_message() && !self.relay.terminated;
+        let clean =
+            pooled.server.is_clean() && !self.relay.is_mid_message() && !self.relay.terminated;
         if clean && mode != PoolMode::Session && self.relay.settings.resets_on_release().is_none() {
             self.release(now);
         } else if clean && mode != PoolMode::Session {
             self.release_after_reset(now);
         } else {
-            let phase = if status == TxStatus::Idle { Phase::LinkedIdle } else { Phase::IdleInTransaction };
+            let phase = if status == TxStatus::Idle {
+                Phase::LinkedIdle
+            } else {
+                Phase::IdleInTransaction
+            };
             self.entry.enter(phase, now);
         }
         Step::Again
     }
 
     fn release(&mut self, now: u64) {
-        let State::Linked(pooled) = std::mem::replace(&mut self.state, State::Idle) else { return };
+        let State::Linked(pooled) = std::mem::replace(&mut self.state, State::Idle) else {
+            return;
+        };
         self.note_statements(&pooled);
         self.entry.set_server(0);
         self.entry.enter(Phase::Idle, now);
@@ -516,7 +564,9 @@ impl Session {
 
     /// `server_reset_query_always`: the server is given back by a task of its own.
     fn release_after_reset(&mut self, now: u64) {
-        let State::Linked(mut pooled) = std::mem::replace(&mut self.state, State::Idle) else { return };
+        let State::Linked(mut pooled) = std::mem::replace(&mut self.state, State::Idle) else {
+            return;
+        };
         self.entry.set_server(0);
         self.entry.enter(Phase::Idle, now);
         self.relay.unlink();
@@ -531,14 +581,22 @@ impl Session {
 
     fn note_statements(&self, pooled: &Pooled) {
         let count = u32::try_from(self.relay.statements.count()).unwrap_or(u32::MAX);
-        self.entry.prepared_statements.store(count, std::sync::atomic::Ordering::Relaxed);
+        self.entry
+            .prepared_statements
+            .store(count, std::sync::atomic::Ordering::Relaxed);
         let count = u32::try_from(pooled.server.state.statements.len()).unwrap_or(u32::MAX);
-        pooled.server.entry.prepared_statements.store(count, std::sync::atomic::Ordering::Relaxed);
+        pooled
+            .server
+            .entry
+            .prepared_statements
+            .store(count, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Client to server.
     fn poll_from_client(&mut self, cx: &mut TaskContext<'_>) -> Step {
-        let State::Linked(pooled) = &mut self.state else { return Step::Again };
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
         if pooled.server.connection.has_backlog() {
             match pooled.server.connection.poll_flush(cx) {
                 Poll::Ready(Ok(())) => {}
@@ -549,24 +607,28 @@ impl Session {
         }
         if std::mem::take(&mut self.kept_is_due) && !self.connection.kept.is_empty() {
             let kept = std::mem::take(&mut self.connection.kept);
-            return scratch::with(|scratch| self.to_server(cx, &kept, &mut scratch.forward, &mut scratch.back));
+            return scratch::with(|scratch| {
+                self.to_server(cx, &kept, &mut scratch.forward, &mut scratch.back)
+            });
         }
         if self.relay.fenced && self.connection.kept.len() >= READ_AHEAD {
             return Step::Pending;
         }
-        scratch::with(|scratch| match self.connection.stream.poll_read(cx, &mut scratch.read) {
-            Poll::Pending => Step::Pending,
-            Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
-            Poll::Ready(Ok(n)) => {
-                let read = scratch.read.get(..n).unwrap_or_default();
-                if self.connection.kept.is_empty() {
-                    return self.to_server(cx, read, &mut scratch.forward, &mut scratch.back);
+        scratch::with(
+            |scratch| match self.connection.stream.poll_read(cx, &mut scratch.read) {
+                Poll::Pending => Step::Pending,
+                Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
+                Poll::Ready(Ok(n)) => {
+                    let read = scratch.read.get(..n).unwrap_or_default();
+                    if self.connection.kept.is_empty() {
+                        return self.to_server(cx, read, &mut scratch.forward, &mut scratch.back);
+                    }
+                    self.connection.keep(read);
+                    self.kept_is_due = true;
+                    Step::Again
                 }
-                self.connection.keep(read);
-                self.kept_is_due = true;
-                Step::Again
-            }
-        })
+            },
+        )
     }
 
     fn to_server(
@@ -576,11 +638,19 @@ impl Session {
         forward: &mut Vec<u8>,
         back: &mut Vec<u8>,
     ) -> Step {
-        let State::Linked(pooled) = &mut self.state else { return Step::Again };
-        let Some(counters) = self.pool.counters(self.worker) else { return Step::Again };
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
+        let Some(counters) = self.pool.counters(self.worker) else {
+            return Step::Again;
+        };
         let server = &mut pooled.server;
         let was_idle = server.state.pipeline.is_idle();
-        let mut linked = Linked { server: &mut server.state, entry: &server.entry, counters };
+        let mut linked = Linked {
+            server: &mut server.state,
+            entry: &server.entry,
+            counters,
+        };
         let mut out = Outgoing::new(input, forward);
         let result = self.relay.from_client(&mut linked, input, &mut out);
         let mut answers = Outgoing::new(&[], back);
@@ -624,7 +694,9 @@ impl Session {
         self.query_began = now;
         self.entry.request_begins(now);
         self.entry.enter(Phase::Active, now);
-        let Some(counters) = self.pool.counters(self.worker) else { return };
+        let Some(counters) = self.pool.counters(self.worker) else {
+            return;
+        };
         counters.queries.add(1);
         if self.transaction_began == 0 {
             self.transaction_began = now;
@@ -635,7 +707,9 @@ impl Session {
 
     /// The server's connection is broken.
     fn server_failed(&mut self) -> Step {
-        let State::Linked(pooled) = &mut self.state else { return Step::Again };
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
         match pooled.server.state.doom.get_or_insert(Doom::Failed) {
             Doom::Ended => Step::End(Ending::ServerEnded),
             Doom::Desync | Doom::ClientLeft | Doom::Failed | Doom::CheckFailed => {
@@ -651,13 +725,31 @@ impl Session {
         let ends: [(Order, bool, fn() -> Error); 9] = [
             (Order::AdminDisconnect, true, || Error::AdminDisconnect),
             (Order::DatabaseRemoved, true, || Error::DatabaseRemoved),
-            (Order::QueryTimeout, phase == Phase::Active, || Error::QueryTimeout),
-            (Order::QueryTimeoutWaiting, phase == Phase::Waiting, || Error::QueryTimeoutWaiting),
-            (Order::QueryWaitTimeout, phase == Phase::Waiting, || crate::pool::WaitError::Timeout.into()),
-            (Order::ClientIdleTimeout, phase == Phase::Idle, || Error::IdleTimeout),
-            (Order::IdleTransactionTimeout, phase == Phase::IdleInTransaction, || Error::IdleTransactionTimeout),
-            (Order::TransactionTimeout, self.transaction_began > 0, || Error::TransactionTimeout),
-            (Order::ShuttingDown, phase == Phase::Waiting, || Error::ServerShuttingDown),
+            (Order::QueryTimeout, phase == Phase::Active, || {
+                Error::QueryTimeout
+            }),
+            (Order::QueryTimeoutWaiting, phase == Phase::Waiting, || {
+                Error::QueryTimeoutWaiting
+            }),
+            (Order::QueryWaitTimeout, phase == Phase::Waiting, || {
+                crate::pool::WaitError::Timeout.into()
+            }),
+            (Order::ClientIdleTimeout, phase == Phase::Idle, || {
+                Error::IdleTimeout
+            }),
+            (
+                Order::IdleTransactionTimeout,
+                phase == Phase::IdleInTransaction,
+                || Error::IdleTransactionTimeout,
+            ),
+            (
+                Order::TransactionTimeout,
+                self.transaction_began > 0,
+                || Error::TransactionTimeout,
+            ),
+            (Order::ShuttingDown, phase == Phase::Waiting, || {
+                Error::ServerShuttingDown
+            }),
         ];
         // An order may come late: what it was for must still be so.
         for (order, still_so, error) in ends {
@@ -682,7 +774,9 @@ impl Session {
         let mut at = 0;
         loop {
             let rest = self.connection.kept.get(at..).unwrap_or_default();
-            let Ok(Some(frame)) = cut(rest, self.relay.settings.max_packet_size) else { return };
+            let Ok(Some(frame)) = cut(rest, self.relay.settings.max_packet_size) else {
+                return;
+            };
             if !frame.is_complete() {
                 return;
             }
@@ -698,7 +792,10 @@ impl Session {
         self.entry.enter(Phase::Idle, self.registry.now());
         let mut out = Vec::new();
         let text = "canceling statement due to user request";
-        backend::error_response(&mut out, &ErrorMessage::new("ERROR", sqlstate::QUERY_CANCELED, text));
+        backend::error_response(
+            &mut out,
+            &ErrorMessage::new("ERROR", sqlstate::QUERY_CANCELED, text),
+        );
         backend::ready_for_query(&mut out, TxStatus::Idle);
         // A failure shows at the next read.
         let _ = self.connection.send(cx, &out);
@@ -720,7 +817,9 @@ impl Session {
             // It may not listen any more; then there is nothing more to say.
             let _ = timeout(FAREWELL, self.connection.send_all(&out)).await;
         }
-        let State::Linked(mut pooled) = self.state else { return };
+        let State::Linked(mut pooled) = self.state else {
+            return;
+        };
         // The client must see its connection end before, not after, its server is clean.
         drop(self.connection);
         self.entry.enter(Phase::Draining, self.registry.now());

@@ -85,20 +85,29 @@ impl Statements {
     /// Takes a name away.
     pub fn remove(&mut self, name: &[u8]) -> Option<Named> {
         let named = self.names.remove(name)?;
-        self.held.0.fetch_sub(name.len() + NAME_OVERHEAD, Ordering::Relaxed);
+        self.held
+            .0
+            .fetch_sub(name.len() + NAME_OVERHEAD, Ordering::Relaxed);
         Some(named)
     }
 
     /// Takes all names away.
     pub fn clear(&mut self) {
-        let held: usize = self.names.keys().map(|name| name.len() + NAME_OVERHEAD).sum();
+        let held: usize = self
+            .names
+            .keys()
+            .map(|name| name.len() + NAME_OVERHEAD)
+            .sum();
         self.held.0.fetch_sub(held, Ordering::Relaxed);
         self.names = HashMap::default();
     }
 
     /// The client's name for a statement known by its global name: for the text of an error.
     pub fn name_of(&self, global: &[u8]) -> Option<&[u8]> {
-        self.names.iter().find(|(_, named)| named.statement.0.name() == global).map(|(name, _)| &**name)
+        self.names
+            .iter()
+            .find(|(_, named)| named.statement.0.name() == global)
+            .map(|(name, _)| &**name)
     }
 
     /// The unnamed statement as the client last made it, with its version number.
@@ -113,7 +122,10 @@ impl Statements {
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.clear();
         buffer.extend_from_slice(definition);
-        self.push_version(Some(UnnamedText { definition: buffer, forget }))
+        self.push_version(Some(UnnamedText {
+            definition: buffer,
+            forget,
+        }))
     }
 
     /// The unnamed statement is about to go. `None` if there is none anyway.
@@ -125,20 +137,33 @@ impl Statements {
 
     fn push_version(&mut self, text: Option<UnnamedText>) -> u64 {
         self.last_number += 1;
-        self.versions.push_back(Version { number: self.last_number, text });
+        self.versions.push_back(Version {
+            number: self.last_number,
+            text,
+        });
         self.last_number
     }
 
     /// This version is in force on the server: older ones can't come back.
     pub fn confirm_unnamed(&mut self, number: u64) {
-        while self.versions.front().is_some_and(|version| version.number < number) {
-            if let Some(UnnamedText { definition, .. }) = self.versions.pop_front().and_then(|version| version.text)
+        while self
+            .versions
+            .front()
+            .is_some_and(|version| version.number < number)
+        {
+            if let Some(UnnamedText { definition, .. }) =
+                self.versions.pop_front().and_then(|version| version.text)
                 && definition.capacity() <= SPARE_CAPACITY
             {
                 self.spare = definition;
             }
         }
-        if self.versions.len() == 1 && self.versions.front().is_some_and(|version| version.text.is_none()) {
+        if self.versions.len() == 1
+            && self
+                .versions
+                .front()
+                .is_some_and(|version| version.text.is_none())
+        {
             self.versions.clear();
         }
     }
@@ -150,7 +175,11 @@ impl Statements {
 
     /// The Parse of this version failed: PostgreSQL has dropped the one before all the same.
     pub fn fail_unnamed(&mut self, number: u64) {
-        if let Some(version) = self.versions.iter_mut().find(|version| version.number == number) {
+        if let Some(version) = self
+            .versions
+            .iter_mut()
+            .find(|version| version.number == number)
+        {
             version.text = None;
         }
         self.confirm_unnamed(number);
@@ -168,7 +197,10 @@ impl Drop for Statements {
 
 /// A named statement that does nothing to other names.
 pub fn plain(statement: Arc<Statement>) -> Named {
-    Named { statement: StatementRef(statement), forget: None }
+    Named {
+        statement: StatementRef(statement),
+        forget: None,
+    }
 }
 
 #[cfg(test)]
@@ -177,7 +209,9 @@ mod tests {
     use crate::prepared::Registry;
 
     fn unnamed(statements: &Statements) -> Option<&[u8]> {
-        statements.unnamed().map(|(_, text)| text.definition.as_slice())
+        statements
+            .unnamed()
+            .map(|(_, text)| text.definition.as_slice())
     }
 
     #[test]

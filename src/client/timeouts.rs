@@ -17,7 +17,9 @@ pub fn sweep(context: &Context) {
     let now = parts.registry.now();
     let pools = context.manager.pools();
     for client in parts.registry.clients() {
-        let pool = pools.iter().find(|pool| pool.database == client.database && pool.user == client.pool_user);
+        let pool = pools
+            .iter()
+            .find(|pool| pool.database == client.database && pool.user == client.pool_user);
         if let Some(order) = pool.and_then(|pool| overdue(&client, pool, &config, now)) {
             client.order(order);
         }
@@ -38,17 +40,32 @@ fn overdue(client: &ClientEntry, pool: &Pool, config: &Config, now: u64) -> Opti
     }
     match phase {
         Phase::Active if over(settings.query_timeout) => Some(Order::QueryTimeout),
-        Phase::IdleInTransaction if over(settings.idle_transaction_timeout) => Some(Order::IdleTransactionTimeout),
+        Phase::IdleInTransaction if over(settings.idle_transaction_timeout) => {
+            Some(Order::IdleTransactionTimeout)
+        }
         Phase::Waiting => waiting(client, config, over, settings.query_timeout),
-        Phase::Idle if over(micros(config.client_idle_timeout(&client.user))) => Some(Order::ClientIdleTimeout),
-        Phase::Active | Phase::IdleInTransaction | Phase::Idle | Phase::LinkedIdle | Phase::Draining => None,
+        Phase::Idle if over(micros(config.client_idle_timeout(&client.user))) => {
+            Some(Order::ClientIdleTimeout)
+        }
+        Phase::Active
+        | Phase::IdleInTransaction
+        | Phase::Idle
+        | Phase::LinkedIdle
+        | Phase::Draining => None,
     }
 }
 
-fn waiting(client: &ClientEntry, config: &Config, over: impl Fn(u64) -> bool, query_timeout: u64) -> Option<Order> {
+fn waiting(
+    client: &ClientEntry,
+    config: &Config,
+    over: impl Fn(u64) -> bool,
+    query_timeout: u64,
+) -> Option<Order> {
     let wait = config
         .database(&client.database)
-        .map_or(config.settings.query_wait_timeout, |database| config.query_wait_timeout(&database, &client.user));
+        .map_or(config.settings.query_wait_timeout, |database| {
+            config.query_wait_timeout(&database, &client.user)
+        });
     if over(micros(wait)) {
         Some(Order::QueryWaitTimeout)
     } else if over(query_timeout) {

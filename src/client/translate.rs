@@ -9,11 +9,11 @@ use std::sync::Arc;
 use super::Error;
 use super::relay::{Linked, Outgoing, Passing, Relay};
 use super::statements::plain;
+use crate::prepared::Statement;
 use crate::protocol::frame::{Frame, HEADER_LEN, cut};
 use crate::protocol::frontend::{self, BindHead, Execute, Named as NamedView, Parse, Target, tag};
 use crate::protocol::{backend::TxStatus, rewrite};
 use crate::server::pipeline::{Expect, Request};
-use crate::prepared::Statement;
 use crate::server::statements::Known;
 use crate::server::{Effect, Forget, Named, StatementRef, Unnamed};
 use crate::sql::classify::{StatementChange, statement_changes};
@@ -62,19 +62,32 @@ impl Relay {
                 continue;
             }
             let rest = input.get(at..).unwrap_or_default();
-            let Some(frame) = cut(rest, self.settings.max_packet_size)? else { break };
+            let Some(frame) = cut(rest, self.settings.max_packet_size)? else {
+                break;
+            };
             let held = frame.bytes.len();
             match self.message(linked, &frame, out)? {
                 Step::Pass => {
                     out.pass(at..at + held);
-                    self.inbound = Passing { left: frame.missing(), forward: true };
+                    self.inbound = Passing {
+                        left: frame.missing(),
+                        forward: true,
+                    };
                 }
                 Step::PassAfter(done) => {
                     out.pass(at + done..at + held);
-                    self.inbound = Passing { left: frame.missing(), forward: true };
+                    self.inbound = Passing {
+                        left: frame.missing(),
+                        forward: true,
+                    };
                 }
                 Step::Done => {}
-                Step::Drop => self.inbound = Passing { left: frame.missing(), forward: false },
+                Step::Drop => {
+                    self.inbound = Passing {
+                        left: frame.missing(),
+                        forward: false,
+                    }
+                }
                 Step::Incomplete | Step::Fenced => break,
             }
             at += held;
@@ -82,7 +95,12 @@ impl Relay {
         Ok(at)
     }
 
-    fn message(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+    fn message(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
         if self.fenced {
             if linked.server.pipeline.owes_nothing() {
                 self.fenced = false;
@@ -93,12 +111,16 @@ impl Relay {
         if self.skips_alone && frame.tag != tag::TERMINATE {
             if frame.tag == tag::SYNC {
                 self.skips_alone = false;
-                linked.server.pipeline.push(Expect::Synthesize(Request::Sync), None);
+                linked
+                    .server
+                    .pipeline
+                    .push(Expect::Synthesize(Request::Sync), None);
                 return Ok(Step::Done);
             }
             return Ok(Step::Drop);
         }
-        if linked.server.pipeline.is_skipping() && !matches!(frame.tag, tag::SYNC | tag::TERMINATE) {
+        if linked.server.pipeline.is_skipping() && !matches!(frame.tag, tag::SYNC | tag::TERMINATE)
+        {
             // The server would ignore it, and PostgreSQL ignores even a Query here.
             return Ok(Step::Drop);
         }
@@ -112,13 +134,22 @@ impl Relay {
             tag::SYNC => Ok(self.sync(linked, out)),
             tag::FLUSH => Ok(Step::Pass),
             tag::FUNCTION_CALL => {
-                linked.server.pipeline.push(Expect::Forward(Request::FunctionCall), None);
+                linked
+                    .server
+                    .pipeline
+                    .push(Expect::Forward(Request::FunctionCall), None);
                 Ok(Step::Pass)
             }
-            tag::COPY_DATA => Ok(if linked.server.pipeline.wants_copy_data() { Step::Pass } else { Step::Drop }),
-            tag::COPY_DONE | tag::COPY_FAIL => {
-                Ok(if linked.server.pipeline.end_copy() { Step::Pass } else { Step::Drop })
-            }
+            tag::COPY_DATA => Ok(if linked.server.pipeline.wants_copy_data() {
+                Step::Pass
+            } else {
+                Step::Drop
+            }),
+            tag::COPY_DONE | tag::COPY_FAIL => Ok(if linked.server.pipeline.end_copy() {
+                Step::Pass
+            } else {
+                Step::Drop
+            }),
             tag::TERMINATE => {
                 self.terminated = true;
                 Ok(Step::Drop)
@@ -127,7 +158,12 @@ impl Relay {
         }
     }
 
-    fn query(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+    fn query(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
         if !frame.is_complete() {
             if frame.len <= LOOK_AT {
                 return Ok(Step::Incomplete);
@@ -142,7 +178,10 @@ impl Relay {
         }
         let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
         linked.server.unnamed = Unnamed::Unknown;
-        linked.server.pipeline.push(Expect::Forward(Request::Query), effect);
+        linked
+            .server
+            .pipeline
+            .push(Expect::Forward(Request::Query), effect);
         Ok(Step::Pass)
     }
 
@@ -182,13 +221,19 @@ impl Relay {
         if stand_ins > 0 && linked.server.status != TxStatus::Failed {
             (0..stand_ins).for_each(|number| self.put_stand_in(linked, number, out));
             frontend::sync(out.insert());
-            linked.server.pipeline.push_sync(Expect::Swallow(Request::Sync));
+            linked
+                .server
+                .pipeline
+                .push_sync(Expect::Swallow(Request::Sync));
         }
         if let Some(version) = self.statements.drop_unnamed() {
             self.statements.confirm_unnamed(version);
         }
         linked.server.unnamed = Unnamed::Unknown;
-        linked.server.pipeline.push(Expect::Forward(Request::Query), Some(Effect::Forget(forget)));
+        linked.server.pipeline.push(
+            Expect::Forward(Request::Query),
+            Some(Effect::Forget(forget)),
+        );
         frontend::query(out.insert(), &text);
         self.fenced = true;
     }
@@ -203,12 +248,23 @@ impl Relay {
         let name = self.stand_in(number);
         // One may be left from a portal that was bound and not run.
         frontend::close(out.insert(), Target::Statement, &name);
-        linked.server.pipeline.push(Expect::Swallow(Request::Close), None);
+        linked
+            .server
+            .pipeline
+            .push(Expect::Swallow(Request::Close), None);
         frontend::parse(out.insert(), &name, &[0, 0, 0]);
-        linked.server.pipeline.push(Expect::Swallow(Request::Parse), None);
+        linked
+            .server
+            .pipeline
+            .push(Expect::Swallow(Request::Parse), None);
     }
 
-    fn parse(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+    fn parse(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
         let unnamed = frame.body().first() == Some(&0);
         if !frame.is_complete() {
             if !unnamed || frame.len <= KEEP_UNNAMED {
@@ -217,7 +273,10 @@ impl Relay {
             // Too long to be kept: it serves this server only.
             let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
             linked.server.unnamed = Unnamed::Unknown;
-            linked.server.pipeline.push(Expect::Forward(Request::Parse), effect);
+            linked
+                .server
+                .pipeline
+                .push(Expect::Forward(Request::Parse), effect);
             return Ok(Step::Pass);
         }
         let parse = Parse::read(frame.body())?;
@@ -226,7 +285,10 @@ impl Relay {
         if unnamed {
             let version = self.statements.replace_unnamed(definition, forget);
             linked.server.unnamed = Unnamed::Of(self.id, version);
-            linked.server.pipeline.push(Expect::Forward(Request::Parse), Some(Effect::Unnamed(version)));
+            linked.server.pipeline.push(
+                Expect::Forward(Request::Parse),
+                Some(Effect::Unnamed(version)),
+            );
             if rewritten.is_none() {
                 return Ok(Step::Pass);
             }
@@ -234,7 +296,10 @@ impl Relay {
             return Ok(Step::Done);
         }
         if !self.translates() && self.statements.get(parse.name).is_none() {
-            linked.server.pipeline.push(Expect::Forward(Request::Parse), None);
+            linked
+                .server
+                .pipeline
+                .push(Expect::Forward(Request::Parse), None);
             return Ok(Step::Pass);
         }
         if self.wait_for(linked, parse.name) {
@@ -249,14 +314,19 @@ impl Relay {
         // The extended protocol allows one statement in a text.
         match statement_changes(parse.sql).into_iter().next() {
             None => (None, None),
-            Some(StatementChange::DeallocateAll | StatementChange::DiscardAll) => (Some(Forget::All), None),
+            Some(StatementChange::DeallocateAll | StatementChange::DiscardAll) => {
+                (Some(Forget::All), None)
+            }
             Some(StatementChange::Deallocate { name, span }) => {
                 let mut definition = parse.sql.get(..span.start).unwrap_or_default().to_vec();
                 definition.extend_from_slice(&self.stand_in(0));
                 definition.extend_from_slice(parse.sql.get(span.end..).unwrap_or_default());
                 definition.push(0);
                 definition.extend_from_slice(parse.types);
-                (Some(Forget::Name(name.into_boxed_slice())), Some(definition))
+                (
+                    Some(Forget::Name(name.into_boxed_slice())),
+                    Some(definition),
+                )
             }
         }
     }
@@ -282,32 +352,69 @@ impl Relay {
             self.parse_duplicate(linked, name, definition, out);
             return Ok(Step::Done);
         }
-        let budget = self.settings.prepared_memory.saturating_sub(self.names_held.get());
+        let budget = self
+            .settings
+            .prepared_memory
+            .saturating_sub(self.names_held.get());
         let statement = self.registry.intern(definition, budget)?;
-        self.statements.insert(name.into(), Named { forget, ..plain(statement.clone()) });
-        self.unsettled.insert(name.into(), linked.server.pipeline.batch());
-        let mut known = linked.server.statements.touch(&statement, linked.server.pipeline.batch());
+        self.statements.insert(
+            name.into(),
+            Named {
+                forget,
+                ..plain(statement.clone())
+            },
+        );
+        self.unsettled
+            .insert(name.into(), linked.server.pipeline.batch());
+        let mut known = linked
+            .server
+            .statements
+            .touch(&statement, linked.server.pipeline.batch());
         if known == Known::Yes && transaction_may_have_failed(linked) {
             // PostgreSQL refuses nearly every text in a failed transaction, so it has to be asked.
             known = Known::InDoubt;
         }
         if known == Known::Yes {
             linked.count(true);
-            let effect = Effect::Named { name: name.into(), sent: None };
-            linked.server.pipeline.push(Expect::Synthesize(Request::Parse), Some(effect));
+            let effect = Effect::Named {
+                name: name.into(),
+                sent: None,
+            };
+            linked
+                .server
+                .pipeline
+                .push(Expect::Synthesize(Request::Parse), Some(effect));
         } else {
-            let effect = Effect::Named { name: name.into(), sent: Some(statement.id()) };
-            prepare(linked, &statement, known, (Expect::Forward(Request::Parse), effect), out);
+            let effect = Effect::Named {
+                name: name.into(),
+                sent: Some(statement.id()),
+            };
+            prepare(
+                linked,
+                &statement,
+                known,
+                (Expect::Forward(Request::Parse), effect),
+                out,
+            );
         }
         Ok(Step::Done)
     }
 
     /// A Parse under a name that is taken. The server has to fail as PostgreSQL would, with this text under a name
     /// it has; the error gets the client's name on its way back.
-    fn parse_duplicate(&self, linked: &mut Linked<'_>, name: &[u8], definition: &[u8], out: &mut Outgoing<'_>) {
+    fn parse_duplicate(
+        &self,
+        linked: &mut Linked<'_>,
+        name: &[u8],
+        definition: &[u8],
+        out: &mut Outgoing<'_>,
+    ) {
         self.put_stand_in(linked, 0, out);
         frontend::parse(out.insert(), &self.stand_in(0), definition);
-        linked.server.pipeline.push(Expect::Forward(Request::Parse), Some(Effect::Duplicate(name.into())));
+        linked.server.pipeline.push(
+            Expect::Forward(Request::Parse),
+            Some(Effect::Duplicate(name.into())),
+        );
     }
 
     /// Sees to it that the server's unnamed statement is the client's: its text may have been prepared on another
@@ -333,12 +440,24 @@ impl Relay {
                 Request::Close
             }
         };
-        linked.server.pipeline.push(Expect::Swallow(request), Some(Effect::UnnamedReplaced));
+        linked
+            .server
+            .pipeline
+            .push(Expect::Swallow(request), Some(Effect::UnnamedReplaced));
     }
 
-    fn bind(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+    fn bind(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
         let Some(head) = BindHead::read(frame.body())? else {
-            return if frame.is_complete() { Err(crate::protocol::Error::MissingNul.into()) } else { Ok(Step::Incomplete) };
+            return if frame.is_complete() {
+                Err(crate::protocol::Error::MissingNul.into())
+            } else {
+                Ok(Step::Incomplete)
+            };
         };
         if self.wait_for(linked, head.statement) {
             return Ok(Step::Fenced);
@@ -348,13 +467,22 @@ impl Relay {
         }
         if head.statement.is_empty() {
             self.ensure_unnamed(linked, out);
-            let forget = self.statements.unnamed().and_then(|(_, text)| text.forget.clone());
+            let forget = self
+                .statements
+                .unnamed()
+                .and_then(|(_, text)| text.forget.clone());
             self.bind_forgetting(linked, head.portal, forget, out);
-            linked.server.pipeline.push(Expect::Forward(Request::Bind), None);
+            linked
+                .server
+                .pipeline
+                .push(Expect::Forward(Request::Bind), None);
             return Ok(Step::Pass);
         }
         let Some(named) = self.statements.get(head.statement) else {
-            linked.server.pipeline.push(Expect::Forward(Request::Bind), None);
+            linked
+                .server
+                .pipeline
+                .push(Expect::Forward(Request::Bind), None);
             return self.foreign(frame, &head, out);
         };
         linked.counters.binds.add(1);
@@ -364,14 +492,25 @@ impl Relay {
         self.bind_forgetting(linked, head.portal, forget, out);
         let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
         rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
-        linked.server.pipeline.push(Expect::Forward(Request::Bind), None);
+        linked
+            .server
+            .pipeline
+            .push(Expect::Forward(Request::Bind), None);
         Ok(Step::PassAfter(HEADER_LEN + head.len))
     }
 
     /// A name the client has not given to a statement by Parse. PostgreSQL may know it all the same (SQL's PREPARE),
     /// and if not, its own error is the right answer. Only our own names are not for clients.
-    fn foreign(&self, frame: &Frame<'_>, head: &BindHead<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
-        if !head.statement.starts_with(self.registry.prefix().as_bytes()) {
+    fn foreign(
+        &self,
+        frame: &Frame<'_>,
+        head: &BindHead<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
+        if !head
+            .statement
+            .starts_with(self.registry.prefix().as_bytes())
+        {
             return Ok(Step::Pass);
         }
         let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
@@ -395,7 +534,12 @@ impl Relay {
         self.portals.insert(portal.into(), forget);
     }
 
-    fn describe(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+    fn describe(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
         if !frame.is_complete() {
             return Ok(Step::Incomplete);
         }
@@ -415,10 +559,18 @@ impl Relay {
             self.ensure_unnamed(linked, out);
         } else if let Some(named) = self.statements.get(described.name) {
             ensure(linked, &named.statement.0, out);
-            rewrite::named(out.insert(), tag::DESCRIBE, Target::Statement, named.statement.0.name());
+            rewrite::named(
+                out.insert(),
+                tag::DESCRIBE,
+                Target::Statement,
+                named.statement.0.name(),
+            );
             linked.server.pipeline.push(Expect::Forward(request), None);
             return Ok(Step::Done);
-        } else if described.name.starts_with(self.registry.prefix().as_bytes()) {
+        } else if described
+            .name
+            .starts_with(self.registry.prefix().as_bytes())
+        {
             rewrite::named(out.insert(), tag::DESCRIBE, Target::Statement, b"?");
             linked.server.pipeline.push(Expect::Forward(request), None);
             return Ok(Step::Done);
@@ -427,7 +579,12 @@ impl Relay {
         Ok(Step::Pass)
     }
 
-    fn execute(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+    fn execute(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
         if !frame.is_complete() {
             return Ok(Step::Incomplete);
         }
@@ -435,18 +592,29 @@ impl Relay {
             && let Some(forget) = self.portals.get(Execute::read(frame.body())?.portal)
         {
             let effect = Effect::Forget(vec![forget.clone()]);
-            linked.server.pipeline.push(Expect::Forward(Request::Execute), Some(effect));
+            linked
+                .server
+                .pipeline
+                .push(Expect::Forward(Request::Execute), Some(effect));
             out.insert().extend_from_slice(frame.bytes);
             // The answer is needed before the next message can be understood.
             frontend::flush(out.insert());
             self.fenced = true;
             return Ok(Step::Done);
         }
-        linked.server.pipeline.push(Expect::Forward(Request::Execute), None);
+        linked
+            .server
+            .pipeline
+            .push(Expect::Forward(Request::Execute), None);
         Ok(Step::Pass)
     }
 
-    fn close(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) -> Result<Step, Error> {
+    fn close(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
         if !frame.is_complete() {
             return Ok(Step::Incomplete);
         }
@@ -455,25 +623,38 @@ impl Relay {
             if closed.name.is_empty() {
                 let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
                 linked.server.unnamed = Unnamed::Unknown;
-                linked.server.pipeline.push(Expect::Forward(Request::Close), effect);
+                linked
+                    .server
+                    .pipeline
+                    .push(Expect::Forward(Request::Close), effect);
                 return Ok(Step::Pass);
             }
             if self.wait_for(linked, closed.name) {
                 return Ok(Step::Fenced);
             }
             if let Some(named) = self.statements.remove(closed.name) {
-                self.unsettled.insert(closed.name.into(), linked.server.pipeline.batch());
+                self.unsettled
+                    .insert(closed.name.into(), linked.server.pipeline.batch());
                 let effect = Effect::Closed(closed.name.into(), named);
-                linked.server.pipeline.push(Expect::Synthesize(Request::Close), Some(effect));
+                linked
+                    .server
+                    .pipeline
+                    .push(Expect::Synthesize(Request::Close), Some(effect));
                 return Ok(Step::Done);
             }
             if closed.name.starts_with(self.registry.prefix().as_bytes()) {
-                linked.server.pipeline.push(Expect::Synthesize(Request::Close), None);
+                linked
+                    .server
+                    .pipeline
+                    .push(Expect::Synthesize(Request::Close), None);
                 return Ok(Step::Done);
             }
         }
         let _ = out;
-        linked.server.pipeline.push(Expect::Forward(Request::Close), None);
+        linked
+            .server
+            .pipeline
+            .push(Expect::Forward(Request::Close), None);
         Ok(Step::Pass)
     }
 
@@ -482,7 +663,11 @@ impl Relay {
     fn sync(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) -> Step {
         let pipeline = &mut linked.server.pipeline;
         if !pipeline.is_skipping() && !pipeline.takes_copy_data() {
-            while let Some(surplus) = linked.server.statements.evict_over(self.settings.max_prepared_statements) {
+            while let Some(surplus) = linked
+                .server
+                .statements
+                .evict_over(self.settings.max_prepared_statements)
+            {
                 frontend::close(out.insert(), Target::Statement, surplus.name());
                 let effect = Effect::Evicted(StatementRef(surplus));
                 pipeline.push(Expect::Swallow(Request::Close), Some(effect));
@@ -501,12 +686,21 @@ fn transaction_may_have_failed(linked: &Linked<'_>) -> bool {
 /// Sees to it that the server has the statement by the time it gets what is sent next.
 #[inline]
 fn ensure(linked: &mut Linked<'_>, statement: &Arc<Statement>, out: &mut Outgoing<'_>) {
-    let known = linked.server.statements.touch(statement, linked.server.pipeline.batch());
+    let known = linked
+        .server
+        .statements
+        .touch(statement, linked.server.pipeline.batch());
     if known == Known::Yes {
         linked.count(true);
     } else {
         let effect = Effect::Prepared(statement.id());
-        prepare(linked, statement, known, (Expect::Swallow(Request::Parse), effect), out);
+        prepare(
+            linked,
+            statement,
+            known,
+            (Expect::Swallow(Request::Parse), effect),
+            out,
+        );
     }
 }
 
@@ -522,15 +716,26 @@ fn prepare(
     linked.counters.server_parses.add(1);
     if known == Known::InDoubt {
         frontend::close(out.insert(), Target::Statement, statement.name());
-        linked.server.pipeline.push(Expect::Swallow(Request::Close), None);
+        linked
+            .server
+            .pipeline
+            .push(Expect::Swallow(Request::Close), None);
     }
     frontend::parse(out.insert(), statement.name(), statement.definition());
     linked.server.pipeline.push(expect, Some(effect));
-    linked.server.statements.sent(statement, linked.server.pipeline.batch());
+    linked
+        .server
+        .statements
+        .sent(statement, linked.server.pipeline.batch());
 }
 
 /// Passes on, or drops, the next piece of a message's body.
-pub(super) fn pass_body(passing: &mut Passing, input: &[u8], at: usize, out: &mut Outgoing<'_>) -> usize {
+pub(super) fn pass_body(
+    passing: &mut Passing,
+    input: &[u8],
+    at: usize,
+    out: &mut Outgoing<'_>,
+) -> usize {
     let here = passing.left.min(input.len() - at);
     if passing.forward {
         out.pass(at..at + here);

@@ -16,7 +16,8 @@ const CONSOLE_ALIASES: [&str; 2] = ["pgferry", "pgcat"];
 impl Config {
     /// Does the console answer under this database name?
     pub fn is_console(&self, database: &str) -> bool {
-        database == CONSOLE || (CONSOLE_ALIASES.contains(&database) && !self.databases.contains_key(database))
+        database == CONSOLE
+            || (CONSOLE_ALIASES.contains(&database) && !self.databases.contains_key(database))
     }
 
     /// The database a client asks for by name, made from the `*` entry if it is not configured itself.

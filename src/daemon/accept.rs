@@ -32,7 +32,11 @@ pub struct Reception {
 impl Reception {
     /// Serves clients and the console with these.
     pub fn new(context: Arc<Context>, console: Arc<Console>) -> Self {
-        Self { context, console, turn: Arc::default() }
+        Self {
+            context,
+            console,
+            turn: Arc::default(),
+        }
     }
 
     fn receive(&self, socket: Detached) {
@@ -46,13 +50,22 @@ impl Reception {
         let worker = self.turn.fetch_add(1, Ordering::Relaxed) % workers.count();
         let (context, console) = (self.context.clone(), self.console.clone());
         workers.spawn_on(worker, async move {
-            let Some(operator) = Box::pin(client::serve(context, socket, admission, worker)).await else { return };
+            let Some(operator) = Box::pin(client::serve(context, socket, admission, worker)).await
+            else {
+                return;
+            };
             let _counted = operator.admission;
             let rights = match operator.rights {
                 Rights::Admin => admin::Rights::Admin,
                 Rights::Stats => admin::Rights::Stats,
             };
-            Box::pin(admin::serve(&console, operator.connection, rights, operator.entry)).await;
+            Box::pin(admin::serve(
+                &console,
+                operator.connection,
+                rights,
+                operator.entry,
+            ))
+            .await;
         });
     }
 }
@@ -75,7 +88,10 @@ impl Acceptors {
             let listener = TcpListener::from_std(listener)?;
             let (reception, stop) = (reception.clone(), tcp.clone());
             tasks.spawn(async move {
-                let accept = accept_all(async || listener.accept().await?.0.into_std().map(Detached::Tcp), &reception);
+                let accept = accept_all(
+                    async || listener.accept().await?.0.into_std().map(Detached::Tcp),
+                    &reception,
+                );
                 // Dropping the listener makes new connections fail at once.
                 let _ = stop.run_until_cancelled(accept).await;
             });
@@ -86,10 +102,18 @@ impl Acceptors {
             let listener = UnixListener::from_std(socket.listener)?;
             let reception = reception.clone();
             tasks.spawn(async move {
-                accept_all(async || listener.accept().await?.0.into_std().map(Detached::Unix), &reception).await;
+                accept_all(
+                    async || listener.accept().await?.0.into_std().map(Detached::Unix),
+                    &reception,
+                )
+                .await;
             });
         }
-        Ok(Self { tcp, _tasks: tasks, _file: file })
+        Ok(Self {
+            tcp,
+            _tasks: tasks,
+            _file: file,
+        })
     }
 
     /// Closes the TCP sockets. The Unix socket stays, for the console.
@@ -98,7 +122,10 @@ impl Acceptors {
     }
 }
 
-async fn accept_all<F: Future<Output = io::Result<Detached>>>(accept: impl Fn() -> F, reception: &Reception) {
+async fn accept_all<F: Future<Output = io::Result<Detached>>>(
+    accept: impl Fn() -> F,
+    reception: &Reception,
+) {
     loop {
         match accept().await {
             Ok(socket) => reception.receive(socket),

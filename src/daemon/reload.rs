@@ -30,7 +30,13 @@ pub struct Reloader {
 impl Reloader {
     /// Applies to these.
     pub fn new(config: ConfigHandle, manager: Arc<Manager>, log: LogHandle, fixed: Fixed) -> Self {
-        Self { config, manager, log, fixed, running: Mutex::default() }
+        Self {
+            config,
+            manager,
+            log,
+            fixed,
+            running: Mutex::default(),
+        }
     }
 
     /// Reads the file again. `Err` says why nothing was changed.
@@ -55,11 +61,16 @@ impl Reloader {
     pub fn set(&self, key: &str, value: &str) -> Result<Option<String>, String> {
         let _running = self.running.lock();
         let mut config = (*self.config.load()).clone();
-        let applied = config.settings.set(key, value).map_err(|problem| problem.to_string())?;
+        let applied = config
+            .settings
+            .set(key, value)
+            .map_err(|problem| problem.to_string())?;
         let notice = match applied {
             Applied::Now => None,
             Applied::NewConnections => Some(format!("{key} takes effect on new connections")),
-            Applied::NeedsRestart => return Ok(Some(format!("{key} takes effect after a restart only"))),
+            Applied::NeedsRestart => {
+                return Ok(Some(format!("{key} takes effect after a restart only")));
+            }
             Applied::NoEffect(why) => Some(format!("{key} has no effect: {why}")),
         };
         let changes = crate::config::diff::diff(&self.config.load(), &config);
@@ -70,7 +81,10 @@ impl Reloader {
     fn apply(&self, config: Config, changes: &[Change]) {
         for change in changes {
             match change {
-                Change::Setting { reload: Reload::Restart, .. } => tracing::warn!("reload: {change}"),
+                Change::Setting {
+                    reload: Reload::Restart,
+                    ..
+                } => tracing::warn!("reload: {change}"),
                 _ => tracing::info!("reload: {change}"),
             }
         }
@@ -81,9 +95,14 @@ impl Reloader {
 
     /// The log goes where the configuration says; the file is opened again in any case, for logrotate.
     fn set_log(&self, config: &Config) {
-        let verbosity = u8::try_from(config.settings.verbose).unwrap_or(u8::MAX).max(self.fixed.verbose);
+        let verbosity = u8::try_from(config.settings.verbose)
+            .unwrap_or(u8::MAX)
+            .max(self.fixed.verbose);
         let logfile: Option<PathBuf> = config.settings.logfile.clone();
-        let result = self.log.set_verbosity(verbosity).and_then(|()| self.log.set_file(logfile));
+        let result = self
+            .log
+            .set_verbosity(verbosity)
+            .and_then(|()| self.log.set_file(logfile));
         if let Err(error) = result {
             tracing::error!("{error}");
         }

@@ -36,7 +36,12 @@ impl Runtime {
             threads.push(thread.spawn(move || runtime.block_on(stop.cancelled()))?);
         }
         let control = Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { workers: Workers::new(handles), control, stop, threads })
+        Ok(Self {
+            workers: Workers::new(handles),
+            control,
+            stop,
+            threads,
+        })
     }
 
     /// Runs the main thread's part to its end, then stops the workers. Tasks that still run are dropped,

@@ -22,7 +22,9 @@ pub struct Request {
 
 impl Default for Request {
     fn default() -> Self {
-        Self { wanted: Arc::new(watch::Sender::new(None)) }
+        Self {
+            wanted: Arc::new(watch::Sender::new(None)),
+        }
     }
 }
 
@@ -82,7 +84,8 @@ fn is_over(how: Shutdown, context: &Context) -> bool {
         Shutdown::Now => true,
         Shutdown::WaitForServers => context.manager.active_servers(None) == 0,
         Shutdown::WaitForClients => {
-            context.manager.parts().registry.clients().is_empty() && context.manager.active_clients() == 0
+            context.manager.parts().registry.clients().is_empty()
+                && context.manager.active_clients() == 0
         }
     }
 }

@@ -35,7 +35,10 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
         Err(error) => return fatal(&error),
     };
     if args.check {
-        config.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        config
+            .warnings
+            .iter()
+            .for_each(|warning| eprintln!("warning: {warning}"));
         println!("configuration is valid");
         return ExitCode::SUCCESS;
     }
@@ -48,8 +51,14 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
 /// The configuration of the file, or of the environment if no file is named and it has one.
 fn load(args: &Args) -> Result<Option<Config>, crate::config::Error> {
     let Some(path) = &args.config else {
-        let known = ["DATABASE_URL", "DB_HOST"].iter().any(|name| std::env::var_os(name).is_some());
-        return if known { Config::from_env().map(Some) } else { Ok(None) };
+        let known = ["DATABASE_URL", "DB_HOST"]
+            .iter()
+            .any(|name| std::env::var_os(name).is_some());
+        return if known {
+            Config::from_env().map(Some)
+        } else {
+            Ok(None)
+        };
     };
     Config::load(path).map(Some)
 }
@@ -66,7 +75,9 @@ fn fatal(error: &dyn std::error::Error) -> ExitCode {
 
 fn run(args: &Args, config: Config) -> Result<(), Error> {
     let settings = &config.settings;
-    let verbosity = u8::try_from(settings.verbose).unwrap_or(u8::MAX).max(args.verbose);
+    let verbosity = u8::try_from(settings.verbose)
+        .unwrap_or(u8::MAX)
+        .max(args.verbose);
     let quiet = args.quiet || args.daemon;
     // The file is opened as the user we will be, so that it can be opened again.
     if let Some(user) = args.user.as_ref().or(settings.user.as_ref()) {
@@ -80,11 +91,18 @@ fn run(args: &Args, config: Config) -> Result<(), Error> {
     })?;
     privileges::refuse_root()?;
     args.warn_ignored();
-    config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    config
+        .warnings
+        .iter()
+        .for_each(|warning| tracing::warn!("{warning}"));
     if let Some(dir) = &settings.unix_socket_dir {
         listen::refuse_used_unix_socket(dir, settings.listen_port)?;
     }
-    settings.pidfile.as_deref().map(pidfile::check).transpose()?;
+    settings
+        .pidfile
+        .as_deref()
+        .map(pidfile::check)
+        .transpose()?;
     if args.daemon {
         if settings.pidfile.is_none() {
             return Err(Error::DaemonNeedsPidfile);
@@ -98,7 +116,11 @@ fn run(args: &Args, config: Config) -> Result<(), Error> {
         expected_descriptors(&config)
     );
     let listeners = Listeners::bind(&listen_options(&config))?;
-    let _pidfile = settings.pidfile.as_deref().map(Pidfile::create).transpose()?;
+    let _pidfile = settings
+        .pidfile
+        .as_deref()
+        .map(Pidfile::create)
+        .transpose()?;
     serve(args, config, log, listeners)
 }
 
@@ -108,7 +130,9 @@ fn expected_descriptors(config: &Config) -> usize {
     let servers: usize = config
         .databases
         .values()
-        .map(|database| database.pool_size.unwrap_or(settings.default_pool_size) + settings.reserve_pool_size)
+        .map(|database| {
+            database.pool_size.unwrap_or(settings.default_pool_size) + settings.reserve_pool_size
+        })
         .sum();
     settings.max_client_conn + servers + 32
 }
@@ -128,15 +152,25 @@ fn listen_options(config: &Config) -> ListenOptions {
 }
 
 fn serve(args: &Args, config: Config, log: LogHandle, listeners: Listeners) -> Result<(), Error> {
-    let runtime = Runtime::start(config.settings.worker_threads).map_err(|source| Error::Runtime { source })?;
+    let runtime = Runtime::start(config.settings.worker_threads)
+        .map_err(|source| Error::Runtime { source })?;
     let config = ConfigHandle::new(config);
     let manager = Arc::new(Manager::new(runtime.workers.clone(), config.clone()));
     let console_version = format!("{}/bouncer", cli::COMPATIBLE_WITH);
-    let context = Arc::new(Context::new(manager.clone(), config.clone(), console_version));
+    let context = Arc::new(Context::new(
+        manager.clone(),
+        config.clone(),
+        console_version,
+    ));
     let shutdown = Request::default();
-    let fixed = Fixed { verbose: args.verbose };
+    let fixed = Fixed {
+        verbose: args.verbose,
+    };
     let reloader = Arc::new(Reloader::new(config.clone(), manager.clone(), log, fixed));
-    let control = Steering { reloader: reloader.clone(), shutdown: shutdown.clone() };
+    let control = Steering {
+        reloader: reloader.clone(),
+        shutdown: shutdown.clone(),
+    };
     let averages = Arc::new(Averages::default());
     let console = Console {
         manager: manager.clone(),
@@ -147,8 +181,13 @@ fn serve(args: &Args, config: Config, log: LogHandle, listeners: Listeners) -> R
     let reception = Reception::new(context.clone(), Arc::new(console));
     runtime.run(async move {
         let signals = Signals::listen().map_err(|source| Error::Runtime { source })?;
-        let acceptors = Acceptors::start(listeners, &reception).map_err(|source| Error::Runtime { source })?;
-        tracing::info!("process up: {}, workers: {}", cli::VERSION_LINE, manager.parts().workers.count());
+        let acceptors =
+            Acceptors::start(listeners, &reception).map_err(|source| Error::Runtime { source })?;
+        tracing::info!(
+            "process up: {}, workers: {}",
+            cli::VERSION_LINE,
+            manager.parts().workers.count()
+        );
         tokio::select! {
             () = shutdown.carry_out(&acceptors, &context) => {}
             () = signals.obey(&reloader, &shutdown, &manager) => {}

@@ -47,7 +47,12 @@ pub struct Message {
 impl Connection {
     /// A connection over a fresh stream.
     pub fn new(stream: Stream) -> Self {
-        Self { stream, kept: Vec::new(), backlog: Vec::new(), sent: 0 }
+        Self {
+            stream,
+            kept: Vec::new(),
+            backlog: Vec::new(),
+            sent: 0,
+        }
     }
 
     /// Sends `data` after what is waiting to be sent; keeps what the socket does not take. The
@@ -82,7 +87,11 @@ impl Connection {
 
     /// Sends what is waiting; `Ready` when nothing is left.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(rest) = self.backlog.get(self.sent..).filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = self
+            .backlog
+            .get(self.sent..)
+            .filter(|rest| !rest.is_empty())
+        {
             match self.stream.poll_write(cx, rest) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(n)) => self.sent += n,
@@ -112,14 +121,17 @@ impl Connection {
     /// Reads more into `kept`; `Ok(0)` is the end of the stream. Cancel-safe.
     pub async fn read_more(&mut self) -> io::Result<usize> {
         poll_fn(|cx| {
-            scratch::with(|scratch| match self.stream.poll_read(cx, &mut scratch.read) {
-                Poll::Ready(Ok(n)) => {
-                    self.kept.extend_from_slice(scratch.read.get(..n).unwrap_or_default());
-                    Poll::Ready(Ok(n))
-                }
-                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                Poll::Pending => Poll::Pending,
-            })
+            scratch::with(
+                |scratch| match self.stream.poll_read(cx, &mut scratch.read) {
+                    Poll::Ready(Ok(n)) => {
+                        self.kept
+                            .extend_from_slice(scratch.read.get(..n).unwrap_or_default());
+                        Poll::Ready(Ok(n))
+                    }
+                    Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                    Poll::Pending => Poll::Pending,
+                },
+            )
         })
         .await
     }
@@ -130,7 +142,10 @@ impl Connection {
             if let Some(frame) = frame::cut(&self.kept, max)?
                 && frame.is_complete()
             {
-                let message = Message { tag: frame.tag, body: frame.body().to_vec() };
+                let message = Message {
+                    tag: frame.tag,
+                    body: frame.body().to_vec(),
+                };
                 let len = frame.len;
                 self.use_kept(len);
                 return Ok(message);

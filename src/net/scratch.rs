@@ -26,7 +26,11 @@ pub struct Scratch {
 
 impl Scratch {
     fn new() -> Self {
-        Self { read: vec![0; READ_SIZE].into_boxed_slice(), forward: Vec::new(), back: Vec::new() }
+        Self {
+            read: vec![0; READ_SIZE].into_boxed_slice(),
+            forward: Vec::new(),
+            back: Vec::new(),
+        }
     }
 
     fn tidy(&mut self) {

@@ -122,7 +122,10 @@ impl Detached {
         match self {
             Self::Tcp(stream) => stream.peer_addr().map_or(Peer::Unix(None), Peer::Tcp),
             Self::Unix(stream) => {
-                let credentials = nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials);
+                let credentials = nix::sys::socket::getsockopt(
+                    stream,
+                    nix::sys::socket::sockopt::PeerCredentials,
+                );
                 Peer::Unix(credentials.ok().map(|credentials| credentials.pid()))
             }
         }
@@ -215,7 +218,12 @@ impl Stream {
     pub fn peer(&self) -> Peer {
         match self {
             Self::Tcp(stream) => stream.peer_addr().map_or(Peer::Unix(None), Peer::Tcp),
-            Self::Unix(stream) => Peer::Unix(stream.peer_cred().ok().and_then(|credentials| credentials.pid())),
+            Self::Unix(stream) => Peer::Unix(
+                stream
+                    .peer_cred()
+                    .ok()
+                    .and_then(|credentials| credentials.pid()),
+            ),
         }
     }
 }

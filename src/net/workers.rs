@@ -27,7 +27,13 @@ impl Workers {
     /// The workers whose runtimes these are. There must be at least one.
     pub fn new(handles: Vec<Handle>) -> Self {
         let clients = handles.iter().map(|_| AtomicUsize::new(0)).collect();
-        Self { shared: Arc::new(Shared { handles, clients, tasks: TaskTracker::new() }) }
+        Self {
+            shared: Arc::new(Shared {
+                handles,
+                clients,
+                tasks: TaskTracker::new(),
+            }),
+        }
     }
 
     /// How many there are.
@@ -48,12 +54,17 @@ impl Workers {
 
     /// The one of `candidates` that has the fewest clients.
     pub fn least_loaded(&self, candidates: impl Iterator<Item = usize>) -> usize {
-        candidates.min_by_key(|&worker| self.clients_of(worker)).unwrap_or(0)
+        candidates
+            .min_by_key(|&worker| self.clients_of(worker))
+            .unwrap_or(0)
     }
 
     /// How many clients live on a worker.
     pub fn clients_of(&self, worker: usize) -> usize {
-        self.shared.clients.get(worker).map_or(0, |count| count.load(Ordering::Relaxed))
+        self.shared
+            .clients
+            .get(worker)
+            .map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
     /// Counts a client in; it is counted out when the guard is dropped.
@@ -61,7 +72,10 @@ impl Workers {
         if let Some(count) = self.shared.clients.get(worker) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        ClientCount { workers: self.clone(), worker }
+        ClientCount {
+            workers: self.clone(),
+            worker,
+        }
     }
 
     /// The tasks that run, so that shutdown can wait for them.

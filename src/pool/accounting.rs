@@ -28,7 +28,11 @@ pub struct Sizes {
 
 impl Sizes {
     fn limit(&self) -> usize {
-        if self.size == 0 { usize::MAX } else { self.size }
+        if self.size == 0 {
+            usize::MAX
+        } else {
+            self.size
+        }
     }
 
     fn limit_with_reserve(&self) -> usize {
@@ -92,12 +96,23 @@ impl Accounting {
         let needed = demand.waiting.min(parallel).saturating_sub(self.connecting);
         let room = sizes.limit().saturating_sub(self.total());
         if room > 0 {
-            return Wanted { connections: needed.min(room), from_reserve: false };
+            return Wanted {
+                connections: needed.min(room),
+                from_reserve: false,
+            };
         }
-        let reserve_due = !sizes.reserve_after.is_zero() && demand.longest_wait >= sizes.reserve_after;
+        let reserve_due =
+            !sizes.reserve_after.is_zero() && demand.longest_wait >= sizes.reserve_after;
         let reserve = sizes.limit_with_reserve().saturating_sub(self.total());
-        let connections = if reserve_due { needed.min(reserve).min(1) } else { 0 };
-        Wanted { connections, from_reserve: connections > 0 }
+        let connections = if reserve_due {
+            needed.min(reserve).min(1)
+        } else {
+            0
+        };
+        Wanted {
+            connections,
+            from_reserve: connections > 0,
+        }
     }
 
     /// How many to open to have `min_pool_size`, though nobody waits.
@@ -106,7 +121,11 @@ impl Accounting {
             return 0;
         }
         // One at a time, as in PgBouncer: nobody is waiting for them.
-        sizes.min.min(sizes.limit()).saturating_sub(self.total()).min(1)
+        sizes
+            .min
+            .min(sizes.limit())
+            .saturating_sub(self.total())
+            .min(1)
     }
 
     /// Could a waiting client bring about a new connection without having waited long?
@@ -142,7 +161,9 @@ impl Accounting {
     /// An attempt failed.
     pub fn failed(&mut self, error: String, sizes: &Sizes, now: Instant) {
         self.connecting = self.connecting.saturating_sub(1);
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(sizes.longest_pause);
+        let pause = FIRST_PAUSE
+            .saturating_mul(1 << self.failures.min(16))
+            .min(sizes.longest_pause);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(now + pause);
         self.last_error = Some(error);
@@ -164,7 +185,11 @@ impl Accounting {
     /// Why a client should not even begin to wait: there is no server and the last attempt failed, in a
     /// pool that was up before.
     pub fn cached_error(&self) -> Option<&str> {
-        if self.open == 0 && self.was_up { self.last_error.as_deref() } else { None }
+        if self.open == 0 && self.was_up {
+            self.last_error.as_deref()
+        } else {
+            None
+        }
     }
 }
 
@@ -185,7 +210,10 @@ mod tests {
     }
 
     fn waiting(waiting: usize) -> Demand {
-        Demand { waiting, longest_wait: Duration::ZERO }
+        Demand {
+            waiting,
+            longest_wait: Duration::ZERO,
+        }
     }
 
     #[test]
@@ -205,8 +233,17 @@ mod tests {
         pool.begin();
         pool.connected();
         assert_eq!(pool.wanted(&sizes(1, 2), waiting(5), now).connections, 0);
-        let demand = Demand { waiting: 5, longest_wait: Duration::from_secs(5) };
-        assert_eq!(pool.wanted(&sizes(1, 2), demand, now), Wanted { connections: 1, from_reserve: true });
+        let demand = Demand {
+            waiting: 5,
+            longest_wait: Duration::from_secs(5),
+        };
+        assert_eq!(
+            pool.wanted(&sizes(1, 2), demand, now),
+            Wanted {
+                connections: 1,
+                from_reserve: true
+            }
+        );
     }
 
     #[test]
@@ -216,11 +253,23 @@ mod tests {
         pool.begin();
         pool.failed("connect failed".into(), &sizes, now);
         assert_eq!(pool.wanted(&sizes, waiting(9), now).connections, 0);
-        assert_eq!(pool.wanted(&sizes, waiting(9), now + FIRST_PAUSE).connections, 1);
+        assert_eq!(
+            pool.wanted(&sizes, waiting(9), now + FIRST_PAUSE)
+                .connections,
+            1
+        );
         pool.begin();
         pool.failed("connect failed".into(), &sizes, now);
-        assert_eq!(pool.wanted(&sizes, waiting(9), now + FIRST_PAUSE).connections, 0);
-        assert_eq!(pool.wanted(&sizes, waiting(9), now + FIRST_PAUSE * 2).connections, 1);
+        assert_eq!(
+            pool.wanted(&sizes, waiting(9), now + FIRST_PAUSE)
+                .connections,
+            0
+        );
+        assert_eq!(
+            pool.wanted(&sizes, waiting(9), now + FIRST_PAUSE * 2)
+                .connections,
+            1
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Secrets by SQL: `auth_query`, run as `auth_user` through an ordinary pool, so that it counts in its limits.
 
-use std::sync::Arc;
 use std::future::poll_fn;
+use std::sync::Arc;
 
 use super::manager::Learned;
 use super::{Manager, Pool, Pooled, WaitError, Waiter};
@@ -42,9 +42,13 @@ pub async fn look_up(
     user: &str,
     worker: usize,
 ) -> Result<Option<Found>, Error> {
-    let Some(auth_user) = config.auth_user(database) else { return Ok(None) };
+    let Some(auth_user) = config.auth_user(database) else {
+        return Ok(None);
+    };
     let auth_database = match config.auth_dbname(database) {
-        Some(name) => config.database(name).ok_or_else(|| Error::UnknownDatabase(name.to_owned()))?,
+        Some(name) => config
+            .database(name)
+            .ok_or_else(|| Error::UnknownDatabase(name.to_owned()))?,
         None => Arc::new(database.clone()),
     };
     if manager.is_disabled(&auth_database.name) {
@@ -53,16 +57,25 @@ pub async fn look_up(
     let pool = manager.pool(config, &auth_database, auth_user, Learned::default());
     let mut pooled = lease(&pool, worker).await?;
     // A caller that gives up here drops the server half-way through, and so closes it.
-    let row = pooled.server.ask(config.auth_query(database).as_bytes(), user.as_bytes()).await?;
+    let row = pooled
+        .server
+        .ask(config.auth_query(database).as_bytes(), user.as_bytes())
+        .await?;
     let shard = pool.shard_of(worker);
     pool.check_in(shard, pooled);
     let Some(row) = row else { return Ok(None) };
     let mut columns = row.into_iter();
-    let (Some(Some(name)), Some(secret), None) = (columns.next(), columns.next(), columns.next()) else {
-        return Err(server::Error::Query("auth_query must return user and secret".to_owned()).into());
+    let (Some(Some(name)), Some(secret), None) = (columns.next(), columns.next(), columns.next())
+    else {
+        return Err(
+            server::Error::Query("auth_query must return user and secret".to_owned()).into(),
+        );
     };
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok(Some(Found { user: text(name), secret: secret.map(text) }))
+    Ok(Some(Found {
+        user: text(name),
+        secret: secret.map(text),
+    }))
 }
 
 /// Waits for a server outside of a client's session: at login, or for `auth_query`. Cancel-safe: who
@@ -76,12 +89,18 @@ pub async fn lease(pool: &Arc<Pool>, worker: usize) -> Result<Pooled, WaitError>
             if let Some(error) = pool.cached_error() {
                 return Err(error);
             }
-            let place = Place { pool, shard, waiter: Arc::default() };
+            let place = Place {
+                pool,
+                shard,
+                waiter: Arc::default(),
+            };
             pool.enqueue(shard, &place.waiter, now);
             poll_fn(|cx| place.waiter.poll(cx)).await?
         }
     };
-    pooled.rehomed(worker).map_err(|error| WaitError::LoginFailed(error.to_string()))
+    pooled
+        .rehomed(worker)
+        .map_err(|error| WaitError::LoginFailed(error.to_string()))
 }
 
 /// A place in the queue that is given up when dropped.

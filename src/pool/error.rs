@@ -37,9 +37,10 @@ impl WaitError {
         match error {
             // cannot_connect_now: the server is starting up.
             server::Error::Refused { sqlstate, .. } if sqlstate == "57P03" => None,
-            server::Error::Refused { sqlstate, message } => {
-                Some(Self::ServerRefused { sqlstate: sqlstate.clone(), message: message.clone() })
-            }
+            server::Error::Refused { sqlstate, message } => Some(Self::ServerRefused {
+                sqlstate: sqlstate.clone(),
+                message: message.clone(),
+            }),
             server::Error::Login(_) => Some(Self::LoginFailed(error.to_string())),
             _ => None,
         }

@@ -35,7 +35,10 @@ fn sweep(manager: &Manager, now: Instant) {
     let config = manager.parts().config.load();
     for pool in manager.pools() {
         pool.sweep(now);
-        let forced = config.databases.get(&pool.database).is_some_and(|database| database.user.is_some());
+        let forced = config
+            .databases
+            .get(&pool.database)
+            .is_some_and(|database| database.user.is_some());
         if forced || manager.clients_of_database(&pool.database) > 0 {
             pool.feed_minimum();
         }

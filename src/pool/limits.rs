@@ -68,7 +68,11 @@ fn remove(map: &mut HashMap<String, usize>, key: &str) {
 
 impl Limits {
     /// Counts a server in, if the limits (0: none) leave room.
-    pub(super) fn take_server(&self, database: (&str, usize), user: (&str, usize)) -> Result<(), Full> {
+    pub(super) fn take_server(
+        &self,
+        database: (&str, usize),
+        user: (&str, usize),
+    ) -> Result<(), Full> {
         let mut counts = self.counts.lock();
         if database.1 > 0 && count(&counts.database_servers, database.0) >= database.1 {
             return Err(Full::Database);
@@ -121,16 +125,27 @@ impl Admission {
     /// the console.
     pub(super) fn new(limits: &Arc<Limits>) -> Self {
         limits.counts.lock().clients += 1;
-        Self { limits: limits.clone(), named: None }
+        Self {
+            limits: limits.clone(),
+            named: None,
+        }
     }
 
     /// Is `max_client_conn` kept, this connection included?
     pub fn check_clients(&self, max: usize) -> Result<(), AdmissionError> {
-        if self.limits.clients() > max { Err(AdmissionError::Clients) } else { Ok(()) }
+        if self.limits.clients() > max {
+            Err(AdmissionError::Clients)
+        } else {
+            Ok(())
+        }
     }
 
     /// Counts the client for its database and user, if the limits (0: none) leave room.
-    pub fn name(&mut self, database: (&str, usize), user: (&str, usize)) -> Result<(), AdmissionError> {
+    pub fn name(
+        &mut self,
+        database: (&str, usize),
+        user: (&str, usize),
+    ) -> Result<(), AdmissionError> {
         let mut counts = self.limits.counts.lock();
         if database.1 > 0 && count(&counts.database_clients, database.0) >= database.1 {
             return Err(AdmissionError::DatabaseClients);
@@ -164,7 +179,10 @@ mod tests {
     fn a_full_database_leaves_the_user_count_alone() {
         let limits = Limits::default();
         limits.take_server(("app", 1), ("joe", 0)).unwrap();
-        assert_eq!(limits.take_server(("app", 1), ("joe", 5)), Err(Full::Database));
+        assert_eq!(
+            limits.take_server(("app", 1), ("joe", 5)),
+            Err(Full::Database)
+        );
         assert_eq!(limits.servers_of_user("joe"), 1);
         limits.return_server("app", "joe");
         assert!(limits.take_server(("app", 1), ("joe", 1)).is_ok());
@@ -177,7 +195,10 @@ mod tests {
         first.name(("app", 1), ("joe", 0)).unwrap();
         let mut second = Admission::new(&limits);
         assert_eq!(second.check_clients(1), Err(AdmissionError::Clients));
-        assert_eq!(second.name(("app", 1), ("ann", 0)), Err(AdmissionError::DatabaseClients));
+        assert_eq!(
+            second.name(("app", 1), ("ann", 0)),
+            Err(AdmissionError::DatabaseClients)
+        );
         drop(first);
         assert!(second.check_clients(1).is_ok());
         assert!(second.name(("app", 1), ("ann", 0)).is_ok());

@@ -120,7 +120,13 @@ impl Manager {
 
     /// The pool of a database and a login name, made if there is none. `learned` is what the client's login
     /// taught us, for servers that want more than the configuration has.
-    pub fn pool(&self, config: &Config, database: &Database, client_user: &str, learned: Learned) -> Arc<Pool> {
+    pub fn pool(
+        &self,
+        config: &Config,
+        database: &Database,
+        client_user: &str,
+        learned: Learned,
+    ) -> Arc<Pool> {
         let user = config.server_user(database, client_user).to_owned();
         let credentials = credentials(config, database, client_user, &user, learned);
         let key = (database.name.clone(), user);
@@ -166,15 +172,23 @@ impl Manager {
 
     /// Brings the pools in line with a configuration that was just stored.
     pub fn apply(&self, config: &Config, changes: &[Change]) {
-        let replaced: HashSet<&str> = named(changes, DatabaseEffect::ServersMustReconnect).collect();
+        let replaced: HashSet<&str> =
+            named(changes, DatabaseEffect::ServersMustReconnect).collect();
         let removed: HashSet<&str> = named(changes, DatabaseEffect::Removed).collect();
         for pool in self.pools.list() {
             let from_fallback = !config.databases.contains_key(&pool.database);
-            let concerned =
-                |set: &HashSet<&str>| set.contains(pool.database.as_str()) || (from_fallback && set.contains("*"));
+            let concerned = |set: &HashSet<&str>| {
+                set.contains(pool.database.as_str()) || (from_fallback && set.contains("*"))
+            };
             match config.database(&pool.database) {
                 Some(database) => {
-                    let settings = PoolSettings::new(config, &database, &pool.user, &self.parts.tracked, pool.generation());
+                    let settings = PoolSettings::new(
+                        config,
+                        &database,
+                        &pool.user,
+                        &self.parts.tracked,
+                        pool.generation(),
+                    );
                     pool.set_settings(settings);
                     self.renew_credentials(config, &database, &pool);
                     if concerned(&replaced) || (concerned(&removed) && from_fallback) {
@@ -191,18 +205,30 @@ impl Manager {
     /// A changed password in the files holds for the next server, without a new login.
     fn renew_credentials(&self, config: &Config, database: &Database, pool: &Pool) {
         let forced = database.user.is_some();
-        if let Some(secret) = config.server_secret(database, &pool.user).and_then(|text| Secret::parse(text.expose()))
+        if let Some(secret) = config
+            .server_secret(database, &pool.user)
+            .and_then(|text| Secret::parse(text.expose()))
             && (forced || database.users.is_empty())
         {
             let scram = pool.credentials().scram;
-            pool.set_credentials(Credentials { user: pool.user.clone(), secret: Some(secret), scram });
+            pool.set_credentials(Credentials {
+                user: pool.user.clone(),
+                secret: Some(secret),
+                scram,
+            });
         }
     }
 
     fn remove(&self, pool: &Arc<Pool>) {
-        self.pools.map.write().remove(&(pool.database.clone(), pool.user.clone()));
+        self.pools
+            .map
+            .write()
+            .remove(&(pool.database.clone(), pool.user.clone()));
         pool.remove();
-        tracing::warn!("dropping database '{}' as it does not exist anymore or inactive auto-database", pool.database);
+        tracing::warn!(
+            "dropping database '{}' as it does not exist anymore or inactive auto-database",
+            pool.database
+        );
         self.order_clients(Some(&pool.database), crate::stats::Order::DatabaseRemoved);
     }
 
@@ -266,7 +292,10 @@ impl Manager {
 
     /// Servers that are open or being opened (of a database).
     pub fn active_servers(&self, database: Option<&str>) -> usize {
-        self.pools_of(database).iter().map(|pool| pool.open_servers() + pool.connecting()).sum()
+        self.pools_of(database)
+            .iter()
+            .map(|pool| pool.open_servers() + pool.connecting())
+            .sum()
     }
 
     /// DISABLE and ENABLE: logins are refused.
@@ -343,17 +372,31 @@ pub struct Learned {
     pub scram: Option<ScramKeys>,
 }
 
-fn credentials(config: &Config, database: &Database, client_user: &str, user: &str, learned: Learned) -> Credentials {
-    let configured = config.server_secret(database, client_user).and_then(|text| Secret::parse(text.expose()));
+fn credentials(
+    config: &Config,
+    database: &Database,
+    client_user: &str,
+    user: &str,
+    learned: Learned,
+) -> Credentials {
+    let configured = config
+        .server_secret(database, client_user)
+        .and_then(|text| Secret::parse(text.expose()));
     // With a forced user the client's own secret proves nothing to the server.
     let own = user == client_user && database.user.is_none();
     let secret = match configured {
         // A verifier serves nobody without the keys; a plain password the client sent serves every method.
-        Some(Secret::Scram(_)) if own && matches!(learned.secret, Some(Secret::Plain(_))) => learned.secret,
+        Some(Secret::Scram(_)) if own && matches!(learned.secret, Some(Secret::Plain(_))) => {
+            learned.secret
+        }
         None if own => learned.secret,
         other => other,
     };
-    Credentials { user: user.to_owned(), secret, scram: if own { learned.scram } else { None } }
+    Credentials {
+        user: user.to_owned(),
+        secret,
+        scram: if own { learned.scram } else { None },
+    }
 }
 
 fn named(changes: &[Change], wanted: DatabaseEffect) -> impl Iterator<Item = &str> {

@@ -25,7 +25,9 @@ impl Pooled {
     pub fn close(self, reason: &str) {
         let entry = &self.server.entry;
         if self.slot.pool.parts.logs_disconnections() {
-            let age = Instant::now().saturating_duration_since(self.server.created).as_secs();
+            let age = Instant::now()
+                .saturating_duration_since(self.server.created)
+                .as_secs();
             tracing::info!(
                 conn = %format_args!("S-{:#x}: {}/{}@{}", entry.id, entry.database, entry.user, entry.peer),
                 "closing because: {reason} (age={age}s)"
@@ -71,7 +73,10 @@ impl Slot {
     /// The attempt failed.
     fn failed(mut self, error: &server::Error, settings: &PoolSettings) {
         self.stage = Stage::Failed;
-        self.pool.accounting.lock().failed(error.to_string(), &settings.sizes, Instant::now());
+        self.pool
+            .accounting
+            .lock()
+            .failed(error.to_string(), &settings.sizes, Instant::now());
     }
 }
 
@@ -151,27 +156,37 @@ impl Pool {
     }
 
     fn take_permit(&self, settings: &PoolSettings) -> Result<(), Full> {
-        self.parts
-            .limits
-            .take_server((&self.database, settings.max_db_connections), (&self.user, settings.max_user_connections))
+        self.parts.limits.take_server(
+            (&self.database, settings.max_db_connections),
+            (&self.user, settings.max_user_connections),
+        )
     }
 
     /// Closes the longest-idle server of another pool under the same limit.
     fn evict_elsewhere(&self, full: Full) -> bool {
-        let Some(pools) = self.parts.pools.upgrade() else { return false };
+        let Some(pools) = self.parts.pools.upgrade() else {
+            return false;
+        };
         let candidates = pools.list().into_iter().filter(|pool| match full {
             Full::Database => pool.database == self.database && pool.user != self.user,
             Full::User => pool.user == self.user && pool.database != self.database,
         });
-        let longest_idle = candidates.filter_map(|pool| Some((pool.idle_since()?, pool))).min_by_key(|(since, _)| *since);
+        let longest_idle = candidates
+            .filter_map(|pool| Some((pool.idle_since()?, pool)))
+            .min_by_key(|(since, _)| *since);
         longest_idle.is_some_and(|(_, pool)| pool.evict())
     }
 
     fn spawn_attempt(self: &Arc<Self>, settings: Arc<PoolSettings>) {
-        let slot = Slot { pool: self.clone(), stage: Stage::Connecting };
+        let slot = Slot {
+            pool: self.clone(),
+            stage: Stage::Connecting,
+        };
         let shard = self.neediest_shard();
         let worker = self.worker_of(shard);
-        self.parts.workers.spawn_on(worker, attempt(slot, settings, shard, worker));
+        self.parts
+            .workers
+            .spawn_on(worker, attempt(slot, settings, shard, worker));
     }
 
     fn attempt_failed(self: &Arc<Self>, error: &server::Error) {
@@ -198,7 +213,9 @@ async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, work
             pool.greet(welcome);
             if pool.parts.logs_connections() {
                 let entry = &server.entry;
-                let from = entry.local.map_or_else(|| "unix".to_owned(), |addr| addr.to_string());
+                let from = entry
+                    .local
+                    .map_or_else(|| "unix".to_owned(), |addr| addr.to_string());
                 tracing::info!(
                     conn = %format_args!("S-{:#x}: {}/{}@{}", entry.id, entry.database, entry.user, entry.peer),
                     "new connection to server (from {from})"

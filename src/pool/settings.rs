@@ -54,7 +54,13 @@ pub struct PoolSettings {
 
 impl PoolSettings {
     /// The settings for the pool of `database` and the server-side `user`.
-    pub fn new(config: &Config, database: &Database, user: &str, tracked: &TrackedNames, generation: u64) -> Self {
+    pub fn new(
+        config: &Config,
+        database: &Database,
+        user: &str,
+        tracked: &TrackedNames,
+        generation: u64,
+    ) -> Self {
         let all = &config.settings;
         let mode = config.pool_mode(database, user);
         let query = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
@@ -86,7 +92,8 @@ impl PoolSettings {
             } else {
                 config.max_prepared_statements(database)
             },
-            prepared_memory: usize::try_from(all.prepared_statements_memory.0).unwrap_or(usize::MAX),
+            prepared_memory: usize::try_from(all.prepared_statements_memory.0)
+                .unwrap_or(usize::MAX),
             max_packet_size: all.max_packet_size,
             query_timeout: micros(config.query_timeout(database, user)),
             idle_transaction_timeout: micros(config.idle_transaction_timeout(user)),

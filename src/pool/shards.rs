@@ -24,8 +24,8 @@ use super::manager::Parts;
 use super::open::lifetime;
 use super::{PoolSettings, Pooled, WaitError, Waiter};
 use crate::auth::server_login::Credentials;
-use crate::server::session::Tracked;
 use crate::server::Doom;
+use crate::server::session::Tracked;
 use crate::stats::{Counters, ServerState};
 
 /// Nobody waits.
@@ -62,13 +62,21 @@ struct Shard {
 
 impl Shard {
     fn new(worker: usize) -> Self {
-        Self { worker, inner: Mutex::default(), oldest: AtomicU64::new(NOBODY), idle: AtomicUsize::new(0) }
+        Self {
+            worker,
+            inner: Mutex::default(),
+            oldest: AtomicU64::new(NOBODY),
+            idle: AtomicUsize::new(0),
+        }
     }
 
     /// Makes known what is in the shard; called with its lock held. Written only on a change,
     /// so that under load siblings do not lose the cache line with every query.
     fn publish(&self, inner: &Inner) {
-        let oldest = inner.waiters.front().map_or(NOBODY, |ticket| ticket.since / 1000);
+        let oldest = inner
+            .waiters
+            .front()
+            .map_or(NOBODY, |ticket| ticket.since / 1000);
         if self.oldest.load(Ordering::Relaxed) != oldest {
             self.oldest.store(oldest, Ordering::SeqCst);
         }
@@ -110,9 +118,15 @@ impl Pool {
         let count = parts.workers.count();
         // A pool of 20 can't keep more than about five workers busy, and fewer shards mean fewer
         // servers that idle on one side while clients wait on another.
-        let wanted = if settings.sizes.size == 0 { count } else { settings.sizes.size.div_ceil(4) };
+        let wanted = if settings.sizes.size == 0 {
+            count
+        } else {
+            settings.sizes.size.div_ceil(4)
+        };
         let first = parts.next_home();
-        let shards = (0..wanted.clamp(1, count)).map(|i| Shard::new((first + i) % count)).collect();
+        let shards = (0..wanted.clamp(1, count))
+            .map(|i| Shard::new((first + i) % count))
+            .collect();
         Self {
             database,
             user,
@@ -156,7 +170,9 @@ impl Pool {
     /// All workers' counters added up.
     pub fn totals(&self) -> crate::stats::Totals {
         let mut totals = crate::stats::Totals::default();
-        self.counters.iter().for_each(|counters| totals.add(counters));
+        self.counters
+            .iter()
+            .for_each(|counters| totals.add(counters));
         totals
     }
 
@@ -216,20 +232,32 @@ impl Pool {
             return Some(found);
         }
         let waited_for = self.shards.get(shard)?.oldest.load(Ordering::Relaxed) != NOBODY;
-        if waited_for { None } else { self.take_elsewhere(shard) }
+        if waited_for {
+            None
+        } else {
+            self.take_elsewhere(shard)
+        }
     }
 
     /// Enters the queue. The waiter may be given a server before this returns.
     pub fn enqueue(self: &Arc<Self>, shard: usize, waiter: &Arc<Waiter>, now: u64) {
-        let Some(own) = self.shards.get(shard) else { return };
+        let Some(own) = self.shards.get(shard) else {
+            return;
+        };
         waiter.queue();
         {
             let mut inner = own.inner.lock();
-            inner.waiters.push_back(Ticket { since: now, waiter: waiter.clone() });
+            inner.waiters.push_back(Ticket {
+                since: now,
+                waiter: waiter.clone(),
+            });
             own.publish(&inner);
         }
         // One may have become idle on either side since we looked.
-        if let Some(found) = self.take_idle(shard, false).or_else(|| self.take_elsewhere(shard)) {
+        if let Some(found) = self
+            .take_idle(shard, false)
+            .or_else(|| self.take_elsewhere(shard))
+        {
             self.hand_over(shard, found);
         }
         if self.may_grow.load(Ordering::Relaxed) {
@@ -241,7 +269,9 @@ impl Pool {
     pub fn leave(self: &Arc<Self>, shard: usize, waiter: &Arc<Waiter>) {
         if let Some(own) = self.shards.get(shard) {
             let mut inner = own.inner.lock();
-            inner.waiters.retain(|ticket| !Arc::ptr_eq(&ticket.waiter, waiter));
+            inner
+                .waiters
+                .retain(|ticket| !Arc::ptr_eq(&ticket.waiter, waiter));
             own.publish(&inner);
         }
         if let Some(given) = waiter.leave() {
@@ -295,7 +325,9 @@ impl Pool {
         if self.removed.load(Ordering::Relaxed) {
             return Some("database removed");
         }
-        if server.generation != self.generation() || server.entry.close_needed.load(Ordering::Relaxed) {
+        if server.generation != self.generation()
+            || server.entry.close_needed.load(Ordering::Relaxed)
+        {
             return Some("close_needed");
         }
         let settings = self.settings.load();
@@ -309,9 +341,14 @@ impl Pool {
     fn hand_over(self: &Arc<Self>, shard: usize, pooled: Pooled) {
         let mut pooled = Some(pooled);
         while let Some(server) = pooled.take() {
-            let Some(own) = self.shards.get(shard) else { return };
+            let Some(own) = self.shards.get(shard) else {
+                return;
+            };
             let mut inner = own.inner.lock();
-            let mine = inner.waiters.front().map_or(NOBODY, |ticket| ticket.since / 1000);
+            let mine = inner
+                .waiters
+                .front()
+                .map_or(NOBODY, |ticket| ticket.since / 1000);
             let (theirs, sibling) = self.oldest_elsewhere(shard);
             if mine == NOBODY && theirs == NOBODY {
                 inner.idle.push_back(server);
@@ -350,8 +387,15 @@ impl Pool {
     }
 
     fn oldest_elsewhere(&self, shard: usize) -> (u64, usize) {
-        let others = self.shards.iter().enumerate().filter(|(at, _)| *at != shard);
-        others.map(|(at, other)| (other.oldest.load(Ordering::SeqCst), at)).min().unwrap_or((NOBODY, shard))
+        let others = self
+            .shards
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| *at != shard);
+        others
+            .map(|(at, other)| (other.oldest.load(Ordering::SeqCst), at))
+            .min()
+            .unwrap_or((NOBODY, shard))
     }
 
     /// Takes an idle server of this shard; with `in_turn`, only if nobody waits for one here.
@@ -363,8 +407,11 @@ impl Pool {
                 if (in_turn && !inner.waiters.is_empty()) || inner.idle.is_empty() {
                     return None;
                 }
-                let taken =
-                    if self.settings.load().round_robin { inner.idle.pop_front() } else { inner.idle.pop_back() };
+                let taken = if self.settings.load().round_robin {
+                    inner.idle.pop_front()
+                } else {
+                    inner.idle.pop_back()
+                };
                 own.publish(&inner);
                 taken?
             };
@@ -384,7 +431,11 @@ impl Pool {
     fn take_elsewhere(&self, shard: usize) -> Option<Pooled> {
         let others = (0..self.shards.len()).filter(|&at| at != shard);
         others
-            .filter(|&at| self.shards.get(at).is_some_and(|other| other.idle.load(Ordering::SeqCst) > 0))
+            .filter(|&at| {
+                self.shards
+                    .get(at)
+                    .is_some_and(|other| other.idle.load(Ordering::SeqCst) > 0)
+            })
             .find_map(|at| self.take_idle(at, true))
     }
 
@@ -409,7 +460,9 @@ impl Pool {
 
     /// Does anybody wait?
     pub fn has_waiters(&self) -> bool {
-        self.shards.iter().any(|shard| shard.oldest.load(Ordering::SeqCst) != NOBODY)
+        self.shards
+            .iter()
+            .any(|shard| shard.oldest.load(Ordering::SeqCst) != NOBODY)
     }
 
     pub(super) fn demand(&self) -> Demand {
@@ -444,13 +497,25 @@ impl Pool {
 
     /// Why waiting is pointless, if it is.
     pub fn cached_error(&self) -> Option<WaitError> {
-        self.accounting.lock().cached_error().map(|text| WaitError::LoginFailing(text.to_owned()))
+        self.accounting
+            .lock()
+            .cached_error()
+            .map(|text| WaitError::LoginFailing(text.to_owned()))
     }
 
     /// The shard whose queue is oldest: where a new server is most welcome.
     pub(super) fn neediest_shard(&self) -> usize {
-        let by_need = |shard: &Shard| (shard.oldest.load(Ordering::Relaxed), shard.idle.load(Ordering::Relaxed));
-        self.shards.iter().enumerate().min_by_key(|(_, shard)| by_need(shard)).map_or(0, |(at, _)| at)
+        let by_need = |shard: &Shard| {
+            (
+                shard.oldest.load(Ordering::Relaxed),
+                shard.idle.load(Ordering::Relaxed),
+            )
+        };
+        self.shards
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, shard)| by_need(shard))
+            .map_or(0, |(at, _)| at)
     }
 
     pub(super) fn note_growth(&self) {
@@ -462,7 +527,15 @@ impl Pool {
     pub(super) fn idle_since(&self) -> Option<Instant> {
         self.shards
             .iter()
-            .filter_map(|shard| shard.inner.lock().idle.iter().map(|pooled| pooled.server.idle_since).min())
+            .filter_map(|shard| {
+                shard
+                    .inner
+                    .lock()
+                    .idle
+                    .iter()
+                    .map(|pooled| pooled.server.idle_since)
+                    .min()
+            })
             .min()
     }
 
@@ -470,20 +543,39 @@ impl Pool {
     pub(super) fn evict(&self) -> bool {
         let mut longest: Option<(Instant, usize)> = None;
         for (at, shard) in self.shards.iter().enumerate() {
-            let since = shard.inner.lock().idle.iter().map(|pooled| pooled.server.idle_since).min();
+            let since = shard
+                .inner
+                .lock()
+                .idle
+                .iter()
+                .map(|pooled| pooled.server.idle_since)
+                .min();
             if let Some(since) = since
                 && longest.is_none_or(|(best, _)| since < best)
             {
                 longest = Some((since, at));
             }
         }
-        let Some((since, at)) = longest else { return false };
-        self.close_idle(at, |server| (server.server.idle_since <= since).then_some("evicted"), 1) > 0
+        let Some((since, at)) = longest else {
+            return false;
+        };
+        self.close_idle(
+            at,
+            |server| (server.server.idle_since <= since).then_some("evicted"),
+            1,
+        ) > 0
     }
 
     /// Closes up to `most` idle servers of a shard for which there is a reason; says how many.
-    fn close_idle(&self, shard: usize, reason: impl Fn(&Pooled) -> Option<&'static str>, most: usize) -> usize {
-        let Some(own) = self.shards.get(shard) else { return 0 };
+    fn close_idle(
+        &self,
+        shard: usize,
+        reason: impl Fn(&Pooled) -> Option<&'static str>,
+        most: usize,
+    ) -> usize {
+        let Some(own) = self.shards.get(shard) else {
+            return 0;
+        };
         let mut gone = Vec::new();
         {
             let mut inner = own.inner.lock();
@@ -514,7 +606,11 @@ impl Pool {
         let spare = std::cell::Cell::new(open.saturating_sub(settings.sizes.min));
         for shard in 0..self.shards.len() {
             surplus -= self.close_idle(shard, |_| Some("too many servers in the pool"), surplus);
-            self.close_idle(shard, |pooled| self.overdue(pooled, &settings, now, &spare), usize::MAX);
+            self.close_idle(
+                shard,
+                |pooled| self.overdue(pooled, &settings, now, &spare),
+                usize::MAX,
+            );
         }
     }
 
@@ -530,7 +626,9 @@ impl Pool {
         if !server.is_quiet() {
             return Some("idle server got dirty");
         }
-        if server.generation != self.generation() || server.entry.close_needed.load(Ordering::Relaxed) {
+        if server.generation != self.generation()
+            || server.entry.close_needed.load(Ordering::Relaxed)
+        {
             return Some("close_needed");
         }
         if now.saturating_duration_since(server.created) > lifetime(settings, server) {

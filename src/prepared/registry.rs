@@ -11,7 +11,9 @@ use dashmap::DashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The texts already held use up `prepared_statements_memory`.
-    #[error("out of memory for prepared statements: {held} of {limit} bytes are in use (prepared_statements_memory)")]
+    #[error(
+        "out of memory for prepared statements: {held} of {limit} bytes are in use (prepared_statements_memory)"
+    )]
     OverBudget {
         /// Bytes held at the moment.
         held: usize,
@@ -56,9 +58,14 @@ impl Drop for Statement {
     fn drop(&mut self) {
         if let Some(shared) = self.registry.upgrade() {
             shared.held.fetch_sub(self.cost(), Ordering::Relaxed);
-            let key = Key { hash: shared.hash(&self.definition), definition: self.definition.clone() };
+            let key = Key {
+                hash: shared.hash(&self.definition),
+                definition: self.definition.clone(),
+            };
             // A new entry of the same text may have taken the place meanwhile: it stays.
-            shared.statements.remove_if(&key, |_, entry| entry.strong_count() == 0);
+            shared
+                .statements
+                .remove_if(&key, |_, entry| entry.strong_count() == 0);
         }
     }
 }
@@ -141,8 +148,16 @@ impl Registry {
     /// in bytes; a statement that somebody holds already is found even when it is reached.
     pub fn intern(&self, definition: &[u8], limit: usize) -> Result<Arc<Statement>, Error> {
         let hash = self.shared.hash(definition);
-        let key = Key { hash, definition: Bytes::copy_from_slice(definition) };
-        if let Some(found) = self.shared.statements.get(&key).and_then(|weak| weak.upgrade()) {
+        let key = Key {
+            hash,
+            definition: Bytes::copy_from_slice(definition),
+        };
+        if let Some(found) = self
+            .shared
+            .statements
+            .get(&key)
+            .and_then(|weak| weak.upgrade())
+        {
             return Ok(found);
         }
         let held = self.shared.held.load(Ordering::Relaxed);
@@ -162,11 +177,15 @@ impl Registry {
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let statement = Arc::new(Statement {
             id,
-            name: format!("{}{id}", self.shared.prefix).into_bytes().into_boxed_slice(),
+            name: format!("{}{id}", self.shared.prefix)
+                .into_bytes()
+                .into_boxed_slice(),
             definition,
             registry: Arc::downgrade(&self.shared),
         });
-        self.shared.held.fetch_add(statement.cost(), Ordering::Relaxed);
+        self.shared
+            .held
+            .fetch_add(statement.cost(), Ordering::Relaxed);
         *slot = Arc::downgrade(&statement);
         statement
     }
@@ -190,7 +209,11 @@ impl Registry {
     pub fn snapshot(&self) -> Vec<Arc<Statement>> {
         // Upgrading inside the iteration could drop the last `Arc` under the shard's lock; the
         // vector keeps each one alive until the iteration is over.
-        self.shared.statements.iter().filter_map(|entry| entry.value().upgrade()).collect()
+        self.shared
+            .statements
+            .iter()
+            .filter_map(|entry| entry.value().upgrade())
+            .collect()
     }
 }
 
@@ -213,7 +236,9 @@ mod tests {
     fn other_types_are_another_statement() {
         let registry = Registry::new();
         let untyped = registry.intern(b"select $1\0\0\0", LIMIT).unwrap();
-        let typed = registry.intern(b"select $1\0\0\x01\0\0\0\x17", LIMIT).unwrap();
+        let typed = registry
+            .intern(b"select $1\0\0\x01\0\0\0\x17", LIMIT)
+            .unwrap();
         assert_ne!(untyped.name(), typed.name());
     }
 
@@ -238,8 +263,14 @@ mod tests {
         let registry = Registry::new();
         let held = registry.intern(b"select 1\0\0\0", LIMIT).unwrap();
         let limit = registry.held_bytes();
-        assert!(matches!(registry.intern(b"select 2\0\0\0", limit), Err(Error::OverBudget { .. })));
-        assert!(Arc::ptr_eq(&held, &registry.intern(b"select 1\0\0\0", limit).unwrap()));
+        assert!(matches!(
+            registry.intern(b"select 2\0\0\0", limit),
+            Err(Error::OverBudget { .. })
+        ));
+        assert!(Arc::ptr_eq(
+            &held,
+            &registry.intern(b"select 1\0\0\0", limit).unwrap()
+        ));
     }
 
     #[test]

@@ -53,7 +53,9 @@ pub fn cut(buf: &[u8], max: usize) -> Result<Option<Frame<'_>>, Error> {
     let claimed = length as usize;
     // The length counts its own four bytes; one with the sign bit set is over any limit, too.
     if claimed < 4 || claimed >= max {
-        return Err(Error::BadLength { length: length.into() });
+        return Err(Error::BadLength {
+            length: length.into(),
+        });
     }
     let len = claimed + 1;
     let bytes = buf.get(..len).unwrap_or(buf);

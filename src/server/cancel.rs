@@ -12,19 +12,32 @@ use crate::stats::registry::CancelGuard;
 /// Asks PostgreSQL to cancel what the server of `guard` is running, on a connection of its own, and
 /// waits until the request has been dealt with: PostgreSQL closes the connection when the signal
 /// is sent. Until this returns, the guard keeps the server from being given to another client.
-pub async fn send(guard: CancelGuard, address: &Address, tcp: &TcpOptions, limit: Duration) -> Result<(), Error> {
+pub async fn send(
+    guard: CancelGuard,
+    address: &Address,
+    tcp: &TcpOptions,
+    limit: Duration,
+) -> Result<(), Error> {
     let deal = async {
-        let stream = Stream::connect(address, tcp).await.map_err(Error::Connect)?;
+        let stream = Stream::connect(address, tcp)
+            .await
+            .map_err(Error::Connect)?;
         let mut connection = Connection::new(stream);
         let mut out = Vec::new();
-        frontend::cancel_request(&mut out, guard.server().cancel_pid, &guard.server().cancel_key.0);
+        frontend::cancel_request(
+            &mut out,
+            guard.server().cancel_pid,
+            &guard.server().cancel_key.0,
+        );
         connection.send_all(&out).await?;
         while connection.read_more().await? > 0 {
             connection.kept.clear();
         }
         Ok(())
     };
-    let result = timeout(limit, deal).await.map_err(|_| Error::ConnectTimeout)?;
+    let result = timeout(limit, deal)
+        .await
+        .map_err(|_| Error::ConnectTimeout)?;
     drop(guard);
     result
 }

@@ -62,13 +62,18 @@ pub async fn connect(
     worker: usize,
 ) -> Result<Connected, Error> {
     let attempt = async {
-        let stream = Stream::connect(&target.address, &target.tcp).await.map_err(Error::Connect)?;
+        let stream = Stream::connect(&target.address, &target.tcp)
+            .await
+            .map_err(Error::Connect)?;
         let user = credentials.user.clone();
         let greeted = Greeted::login(stream, target, credentials).await?;
         let mut connected = greeted.into_server(target, user, registry, worker)?;
         if let Some(query) = &target.connect_query {
             match connected.server.run(query.as_bytes()).await {
-                Err(Error::Query(text)) => tracing::warn!(server = connected.server.entry.id, "connect_query failed: {text}"),
+                Err(Error::Query(text)) => tracing::warn!(
+                    server = connected.server.entry.id,
+                    "connect_query failed: {text}"
+                ),
                 result => result?,
             }
         }
@@ -77,7 +82,9 @@ pub async fn connect(
     if target.limit.is_zero() {
         return attempt.await;
     }
-    timeout(target.limit, attempt).await.map_err(|_| Error::ConnectTimeout)?
+    timeout(target.limit, attempt)
+        .await
+        .map_err(|_| Error::ConnectTimeout)?
 }
 
 /// A connection on which the server has said all it says before the first ReadyForQuery.
@@ -90,18 +97,34 @@ struct Greeted {
 }
 
 impl Greeted {
-    async fn login(stream: Stream, target: &Target, credentials: Credentials) -> Result<Self, Error> {
+    async fn login(
+        stream: Stream,
+        target: &Target,
+        credentials: Credentials,
+    ) -> Result<Self, Error> {
         let mut connection = Connection::new(stream);
-        let mut parameters: Vec<(&[u8], &[u8])> =
-            vec![(b"user", credentials.user.as_bytes()), (b"database", target.database.as_bytes())];
-        parameters.extend(target.parameters.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
+        let mut parameters: Vec<(&[u8], &[u8])> = vec![
+            (b"user", credentials.user.as_bytes()),
+            (b"database", target.database.as_bytes()),
+        ];
+        parameters.extend(
+            target
+                .parameters
+                .iter()
+                .map(|(name, value)| (name.as_bytes(), value.as_bytes())),
+        );
         let mut out = Vec::new();
         // 3.0 on purpose: a longer cancel key (3.2) would bring nothing, since it is never shown to a client.
         frontend::startup(&mut out, 0, &parameters);
         connection.send_all(&out).await?;
 
-        let mut greeted =
-            Self { connection, parameters: Vec::new(), cancel_pid: 0, cancel_key: Vec::new(), status: TxStatus::Idle };
+        let mut greeted = Self {
+            connection,
+            parameters: Vec::new(),
+            cancel_pid: 0,
+            cancel_key: Vec::new(),
+            status: TxStatus::Idle,
+        };
         let mut login = ServerLogin::new(credentials);
         loop {
             let message = greeted.connection.read_message(MAX_LOGIN_MESSAGE).await?;
@@ -149,8 +172,13 @@ impl Greeted {
             }
             tag::ERROR_RESPONSE => {
                 let fields = ErrorFields::read(&message.body)?;
-                let text = |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or_default()).into_owned();
-                Err(Error::Refused { sqlstate: text(fields.sqlstate()), message: text(fields.message()) })
+                let text = |field: Option<&[u8]>| {
+                    String::from_utf8_lossy(field.unwrap_or_default()).into_owned()
+                };
+                Err(Error::Refused {
+                    sqlstate: text(fields.sqlstate()),
+                    message: text(fields.message()),
+                })
             }
             // A server that does not know a minor version or an option says so; we asked for none.
             tag::NEGOTIATE_PROTOCOL_VERSION => Ok(()),
@@ -201,6 +229,9 @@ impl Greeted {
             jitter: rand::random(),
             address: target.address.clone(),
         });
-        Ok(Connected { server, welcome: self.parameters })
+        Ok(Connected {
+            server,
+            welcome: self.parameters,
+        })
     }
 }

@@ -2,9 +2,9 @@
 //! Not hot; one message at a time.
 
 use super::{Doom, Error, Forget, Server, Unnamed};
+use crate::net::connection::Message;
 use crate::protocol::backend::{self, ErrorFields, tag};
 use crate::protocol::frontend;
-use crate::net::connection::Message;
 
 /// Longest message accepted in reply to a query of ours.
 const MAX_REPLY: usize = 16 << 20;
@@ -40,7 +40,11 @@ impl Server {
 
     /// Runs a query with one text parameter by the extended protocol; returns the columns of its
     /// first row. For `auth_query`: a parameter can't be anything but a value.
-    pub async fn ask(&mut self, sql: &[u8], parameter: &[u8]) -> Result<Option<Vec<Option<Vec<u8>>>>, Error> {
+    pub async fn ask(
+        &mut self,
+        sql: &[u8],
+        parameter: &[u8],
+    ) -> Result<Option<Vec<Option<Vec<u8>>>>, Error> {
         let mut out = Vec::new();
         let doom = self.state.doom.replace(Doom::CheckFailed);
         self.state.unnamed = Unnamed::Unknown;
@@ -55,7 +59,9 @@ impl Server {
                     break;
                 }
                 tag::ERROR_RESPONSE => failure = failure.or(Some(error_text(&message.body)?)),
-                tag::DATA_ROW if row.is_none() => row = Some(backend::read_data_row(&message.body)?),
+                tag::DATA_ROW if row.is_none() => {
+                    row = Some(backend::read_data_row(&message.body)?)
+                }
                 _ => self.note(&message)?,
             }
         }
@@ -103,6 +109,11 @@ pub(crate) fn drops_all(command_tag: &[u8]) -> Option<Forget> {
 /// The text of an error for the log.
 pub(super) fn error_text(body: &[u8]) -> Result<String, Error> {
     let fields = ErrorFields::read(body)?;
-    let text = |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or_default()).into_owned();
-    Ok(format!("{}: {}", text(fields.severity()), text(fields.message())))
+    let text =
+        |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or_default()).into_owned();
+    Ok(format!(
+        "{}: {}",
+        text(fields.severity()),
+        text(fields.message())
+    ))
 }

@@ -162,10 +162,15 @@ impl<E> Pipeline<E> {
     #[inline]
     pub fn push(&mut self, expect: Expect, effect: Option<E>) {
         match expect {
-            Expect::Forward(request) | Expect::Swallow(request) => self.batch_is_open = !request.ends_with_ready(),
+            Expect::Forward(request) | Expect::Swallow(request) => {
+                self.batch_is_open = !request.ends_with_ready()
+            }
             Expect::Synthesize(_) => {}
         }
-        self.entries.push_back(Entry { expect, has_effect: effect.is_some() });
+        self.entries.push_back(Entry {
+            expect,
+            has_effect: effect.is_some(),
+        });
         self.effects.extend(effect);
     }
 
@@ -201,7 +206,10 @@ impl<E> Pipeline<E> {
 
     /// Does nothing follow the request that is being answered, but the Sync that ends it?
     pub fn owes_nothing_more(&self) -> bool {
-        self.entries.iter().skip(1).all(|entry| entry.expect.request() == Request::Sync)
+        self.entries
+            .iter()
+            .skip(1)
+            .all(|entry| entry.expect.request() == Request::Sync)
     }
 
     /// Does the server ignore everything until a Sync is sent?
@@ -217,7 +225,9 @@ impl<E> Pipeline<E> {
 
     /// Is there a reply outstanding that ends with ReadyForQuery?
     pub fn owes_ready(&self) -> bool {
-        self.entries.iter().any(|entry| entry.expect.request().ends_with_ready())
+        self.entries
+            .iter()
+            .any(|entry| entry.expect.request().ends_with_ready())
     }
 
     /// Has the stream become ambiguous, so that the server must not be used again?
@@ -252,12 +262,18 @@ impl<E> Pipeline<E> {
     }
 
     fn may_become_copy(&self) -> bool {
-        self.entries.iter().any(|entry| matches!(entry.expect.request(), Request::Query | Request::Execute))
+        self.entries
+            .iter()
+            .any(|entry| matches!(entry.expect.request(), Request::Query | Request::Execute))
     }
 
     /// The effect of the oldest request, if it has one: for replies inside of it.
     pub fn current_effect(&mut self) -> Option<&mut E> {
-        if self.entries.front()?.has_effect { self.effects.front_mut() } else { None }
+        if self.entries.front()?.has_effect {
+            self.effects.front_mut()
+        } else {
+            None
+        }
     }
 
     /// What the oldest outstanding request is.
@@ -268,14 +284,20 @@ impl<E> Pipeline<E> {
     /// Takes the oldest request if it is for us to answer.
     #[inline]
     pub fn take_synthesized(&mut self) -> Option<Request> {
-        let Expect::Synthesize(request) = self.entries.front()?.expect else { return None };
+        let Expect::Synthesize(request) = self.entries.front()?.expect else {
+            return None;
+        };
         self.pop();
         Some(request)
     }
 
     fn pop(&mut self) -> Option<E> {
         let entry = self.entries.pop_front()?;
-        let effect = if entry.has_effect { self.effects.pop_front() } else { None };
+        let effect = if entry.has_effect {
+            self.effects.pop_front()
+        } else {
+            None
+        };
         while self.current() == Some(Request::CopyEnd) {
             self.entries.pop_front();
         }
@@ -302,7 +324,11 @@ impl<E> Pipeline<E> {
             Some(Progress::Done) => {
                 self.copy = CopyIn::No;
                 self.doubtful_syncs = 0;
-                Ok(Reply::Done { forward, request, effect: self.pop() })
+                Ok(Reply::Done {
+                    forward,
+                    request,
+                    effect: self.pop(),
+                })
             }
             None => Err(Desync { tag: tag.into() }),
         }
@@ -311,7 +337,11 @@ impl<E> Pipeline<E> {
     fn reply_to_doubtful_sync(&mut self, tag: u8) -> Result<Reply<E>, Desync> {
         if tag == tag::READY_FOR_QUERY && self.unsure && self.skipping {
             (self.skipping, self.batch_is_open) = (false, false);
-            return Ok(Reply::Done { forward: true, request: Request::Sync, effect: None });
+            return Ok(Reply::Done {
+                forward: true,
+                request: Request::Sync,
+                effect: None,
+            });
         }
         Err(Desync { tag: tag.into() })
     }
@@ -361,7 +391,11 @@ impl<E> Pipeline<E> {
             Some(_) => {
                 let failed = self.pop();
                 let skipped = self.skip_to_sync();
-                Reply::Failed { skipped, failed, in_copy: in_copy && self.skipping && !self.unsure }
+                Reply::Failed {
+                    skipped,
+                    failed,
+                    in_copy: in_copy && self.skipping && !self.unsure,
+                }
             }
         }
     }
@@ -431,8 +465,14 @@ fn progress(request: Request, tag: u8) -> Option<Progress> {
         (Request::Query | Request::FunctionCall | Request::Sync, tag::READY_FOR_QUERY)
         | (Request::Parse, tag::PARSE_COMPLETE)
         | (Request::Bind, tag::BIND_COMPLETE)
-        | (Request::DescribeStatement | Request::DescribePortal, tag::ROW_DESCRIPTION | tag::NO_DATA)
-        | (Request::Execute, tag::COMMAND_COMPLETE | tag::EMPTY_QUERY_RESPONSE | tag::PORTAL_SUSPENDED)
+        | (
+            Request::DescribeStatement | Request::DescribePortal,
+            tag::ROW_DESCRIPTION | tag::NO_DATA,
+        )
+        | (
+            Request::Execute,
+            tag::COMMAND_COMPLETE | tag::EMPTY_QUERY_RESPONSE | tag::PORTAL_SUSPENDED,
+        )
         | (Request::Close, tag::CLOSE_COMPLETE) => Some(Done),
         _ => None,
     }

@@ -7,8 +7,13 @@
 use std::sync::Arc;
 
 /// Always tracked; `track_extra_parameters` adds more.
-const ALWAYS: [&str; 5] =
-    ["DateStyle", "client_encoding", "TimeZone", "standard_conforming_strings", "application_name"];
+const ALWAYS: [&str; 5] = [
+    "DateStyle",
+    "client_encoding",
+    "TimeZone",
+    "standard_conforming_strings",
+    "application_name",
+];
 
 /// Which parameters are tracked. Fixed for the life of the process.
 #[derive(Debug, Clone)]
@@ -28,7 +33,9 @@ impl TrackedNames {
 
     /// The place of a parameter, whose name may be in any case.
     pub fn position(&self, name: &[u8]) -> Option<usize> {
-        self.0.iter().position(|known| known.as_bytes().eq_ignore_ascii_case(name))
+        self.0
+            .iter()
+            .position(|known| known.as_bytes().eq_ignore_ascii_case(name))
     }
 
     /// The names in order.
@@ -55,7 +62,11 @@ impl Tracked {
     /// Nothing known yet.
     pub fn new(names: TrackedNames) -> Self {
         let values = vec![None; names.0.len()];
-        let mut tracked = Self { names, values, flat: Vec::new() };
+        let mut tracked = Self {
+            names,
+            values,
+            flat: Vec::new(),
+        };
         tracked.flatten();
         tracked
     }
@@ -67,7 +78,11 @@ impl Tracked {
 
     /// Notes a value; false if the parameter is not tracked.
     pub fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
-        let Some(slot) = self.names.position(name).and_then(|at| self.values.get_mut(at)) else {
+        let Some(slot) = self
+            .names
+            .position(name)
+            .and_then(|at| self.values.get_mut(at))
+        else {
             return false;
         };
         *slot = Some(value.to_vec());
@@ -87,7 +102,10 @@ impl Tracked {
 
     /// The known values with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.names.iter().zip(&self.values).filter_map(|(name, value)| Some((name, value.as_deref()?)))
+        self.names
+            .iter()
+            .zip(&self.values)
+            .filter_map(|(name, value)| Some((name, value.as_deref()?)))
     }
 
     /// Is every value the same, to the byte?
@@ -161,7 +179,10 @@ mod tests {
     use super::*;
 
     fn tracked(values: &[(&str, &str)]) -> Tracked {
-        let mut tracked = Tracked::new(TrackedNames::new(&["IntervalStyle".to_owned(), "search_path".to_owned()]));
+        let mut tracked = Tracked::new(TrackedNames::new(&[
+            "IntervalStyle".to_owned(),
+            "search_path".to_owned(),
+        ]));
         for (name, value) in values {
             assert!(tracked.set(name.as_bytes(), value.as_bytes()));
         }
@@ -177,8 +198,16 @@ mod tests {
 
     #[test]
     fn what_one_side_does_not_know_is_left_alone() {
-        assert!(tracked(&[("TimeZone", "UTC")]).difference(&tracked(&[])).is_empty());
-        assert!(tracked(&[]).difference(&tracked(&[("TimeZone", "UTC")])).is_empty());
+        assert!(
+            tracked(&[("TimeZone", "UTC")])
+                .difference(&tracked(&[]))
+                .is_empty()
+        );
+        assert!(
+            tracked(&[])
+                .difference(&tracked(&[("TimeZone", "UTC")]))
+                .is_empty()
+        );
     }
 
     #[test]
@@ -192,9 +221,15 @@ mod tests {
     #[test]
     fn a_list_is_not_quoted() {
         let client = tracked(&[("search_path", "a, \"B\"")]);
-        assert_eq!(client.difference(&tracked(&[("search_path", "public")])), b"SET search_path=a, \"B\";");
+        assert_eq!(
+            client.difference(&tracked(&[("search_path", "public")])),
+            b"SET search_path=a, \"B\";"
+        );
         let client = tracked(&[("search_path", "\"\"")]);
-        assert_eq!(client.difference(&tracked(&[("search_path", "public")])), b"SET search_path='';");
+        assert_eq!(
+            client.difference(&tracked(&[("search_path", "public")])),
+            b"SET search_path='';"
+        );
     }
 
     #[test]

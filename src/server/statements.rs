@@ -29,7 +29,10 @@ pub enum Known {
 enum Standing {
     Prepared,
     /// So many Parses are on their way, the last one in this batch.
-    Sent { count: u32, batch: u64 },
+    Sent {
+        count: u32,
+        batch: u64,
+    },
     InDoubt,
 }
 
@@ -47,7 +50,9 @@ pub struct Statements {
 
 impl Default for Statements {
     fn default() -> Self {
-        Self { entries: LruCache::unbounded_with_hasher(ahash::RandomState::new()) }
+        Self {
+            entries: LruCache::unbounded_with_hasher(ahash::RandomState::new()),
+        }
     }
 }
 
@@ -56,7 +61,11 @@ impl Statements {
     /// as just used.
     #[inline]
     pub fn touch(&mut self, statement: &Statement, batch: u64) -> Known {
-        match self.entries.get(&statement.id()).map(|entry| entry.standing) {
+        match self
+            .entries
+            .get(&statement.id())
+            .map(|entry| entry.standing)
+        {
             None => Known::No,
             Some(Standing::Prepared) => Known::Yes,
             Some(Standing::Sent { batch: sent, .. }) if sent == batch => Known::Yes,
@@ -66,11 +75,24 @@ impl Statements {
 
     /// Its Parse is being sent.
     pub fn sent(&mut self, statement: &Arc<Statement>, batch: u64) {
-        let standing = match self.entries.peek(&statement.id()).map(|entry| entry.standing) {
-            Some(Standing::Sent { count, .. }) => Standing::Sent { count: count + 1, batch },
+        let standing = match self
+            .entries
+            .peek(&statement.id())
+            .map(|entry| entry.standing)
+        {
+            Some(Standing::Sent { count, .. }) => Standing::Sent {
+                count: count + 1,
+                batch,
+            },
             _ => Standing::Sent { count: 1, batch },
         };
-        self.entries.put(statement.id(), Entry { statement: statement.clone(), standing });
+        self.entries.put(
+            statement.id(),
+            Entry {
+                statement: statement.clone(),
+                standing,
+            },
+        );
     }
 
     /// A Parse of it is done.
@@ -78,7 +100,10 @@ impl Statements {
         if let Some(entry) = self.entries.peek_mut(&id) {
             entry.standing = match entry.standing {
                 Standing::Sent { count: 0 | 1, .. } => Standing::Prepared,
-                Standing::Sent { count, batch } => Standing::Sent { count: count - 1, batch },
+                Standing::Sent { count, batch } => Standing::Sent {
+                    count: count - 1,
+                    batch,
+                },
                 known @ (Standing::Prepared | Standing::InDoubt) => known,
             };
         }
@@ -94,7 +119,13 @@ impl Statements {
     /// Its Close was not done. It is the first to go next time.
     pub fn restore(&mut self, statement: Arc<Statement>) {
         let id = statement.id();
-        self.entries.put(id, Entry { statement, standing: Standing::InDoubt });
+        self.entries.put(
+            id,
+            Entry {
+                statement,
+                standing: Standing::InDoubt,
+            },
+        );
         self.entries.demote(&id);
     }
 
@@ -130,7 +161,11 @@ mod tests {
     fn statements(count: usize) -> Vec<Arc<Statement>> {
         let registry = Registry::new();
         (0..count)
-            .map(|i| registry.intern(format!("select {i}\0\0\0").as_bytes(), 1 << 20).unwrap())
+            .map(|i| {
+                registry
+                    .intern(format!("select {i}\0\0\0").as_bytes(), 1 << 20)
+                    .unwrap()
+            })
             .collect()
     }
 
@@ -163,7 +198,10 @@ mod tests {
         let mut list = Statements::default();
         assert_eq!(list.touch(&a, 0), Known::No);
         list.sent(&a, 0);
-        assert_eq!((list.touch(&a, 0), list.touch(&a, 1)), (Known::Yes, Known::InDoubt));
+        assert_eq!(
+            (list.touch(&a, 0), list.touch(&a, 1)),
+            (Known::Yes, Known::InDoubt)
+        );
         list.confirm(a.id());
         assert_eq!(list.touch(&a, 1), Known::Yes);
     }

@@ -87,7 +87,10 @@ impl Counter {
     /// Adds `n`. Only the owning worker's thread may call this: two writers lose increments.
     #[inline]
     pub fn add(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        self.0.store(
+            self.0.load(Ordering::Relaxed).wrapping_add(n),
+            Ordering::Relaxed,
+        );
     }
 
     /// Adds a time, in microseconds.

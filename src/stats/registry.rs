@@ -84,7 +84,10 @@ pub struct Epoch {
 impl Epoch {
     /// Time is counted from now on.
     pub fn new() -> Self {
-        Self { instant: Instant::now(), wall: SystemTime::now() }
+        Self {
+            instant: Instant::now(),
+            wall: SystemTime::now(),
+        }
     }
 
     /// Microseconds from the epoch to `at`.
@@ -435,7 +438,11 @@ impl ServerEntry {
     /// A statement was asked for: did it have it? Called by its holder, one thread at a time.
     #[inline]
     pub fn count_statement(&self, hit: bool) {
-        let counter = if hit { &self.prepare_cache_hits } else { &self.prepare_cache_misses };
+        let counter = if hit {
+            &self.prepare_cache_hits
+        } else {
+            &self.prepare_cache_misses
+        };
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
@@ -448,7 +455,8 @@ impl ServerEntry {
     #[inline]
     pub fn link(&self, client: u64, now: u64) {
         self.client.store(client, Ordering::SeqCst);
-        self.state.store(ServerState::Active as u8, Ordering::Relaxed);
+        self.state
+            .store(ServerState::Active as u8, Ordering::Relaxed);
         self.request_time.store(now, Ordering::Relaxed);
     }
 
@@ -470,7 +478,9 @@ impl ServerEntry {
     /// anybody else.
     pub fn begin_cancel(self: &Arc<Self>, client: u64) -> Option<CancelGuard> {
         self.cancels.fetch_add(1, Ordering::SeqCst);
-        let guard = CancelGuard { server: self.clone() };
+        let guard = CancelGuard {
+            server: self.clone(),
+        };
         (self.client() == client).then_some(guard)
     }
 
@@ -552,14 +562,20 @@ impl Registry {
     pub fn enter_client(self: &Arc<Self>, entry: ClientEntry) -> ClientGuard {
         let entry = Arc::new(entry);
         self.clients.insert(entry.id, entry.clone());
-        ClientGuard { entry, registry: self.clone() }
+        ClientGuard {
+            entry,
+            registry: self.clone(),
+        }
     }
 
     /// Enters a server; it leaves when the guard is dropped.
     pub fn enter_server(self: &Arc<Self>, entry: ServerEntry) -> ServerGuard {
         let entry = Arc::new(entry);
         self.servers.insert(entry.id, entry.clone());
-        ServerGuard { entry, registry: self.clone() }
+        ServerGuard {
+            entry,
+            registry: self.clone(),
+        }
     }
 
     /// The client of this id.

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::config::databases::CONSOLE;
 use crate::admin::show::{Column, View, int4, text};
 use crate::admin::value::Cell;
+use crate::config::databases::CONSOLE;
 use crate::config::{Host, PoolMode};
 
 /// A database.

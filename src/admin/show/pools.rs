@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::config::databases::CONSOLE;
 use crate::admin::show::{Column, View, int4, int8, text};
 use crate::admin::value::Cell;
 use crate::config::PoolMode;
+use crate::config::databases::CONSOLE;
 use crate::stats::{Phase, ServerState, Totals};
 
 /// A pool.

@@ -30,7 +30,11 @@ fn an_error_gives_back_what_was_noted_newest_first() {
     pipeline.push(Expect::Forward(Request::Close), Some("c"));
     pipeline.push_sync(Expect::Forward(Request::Sync));
     pipeline.push(Expect::Forward(Request::Parse), Some("after"));
-    let expected = Reply::Failed { skipped: vec!["c", "b"], failed: Some("a"), in_copy: false };
+    let expected = Reply::Failed {
+        skipped: vec!["c", "b"],
+        failed: Some("a"),
+        in_copy: false,
+    };
     assert_eq!(pipeline.error(), expected);
     assert_eq!(pipeline.current(), Some(Request::Sync));
 }
