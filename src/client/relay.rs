@@ -34,6 +34,10 @@ pub struct Passing {
 
 /// What a client's conversation is made of, apart from sockets.
 #[derive(Debug)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent conditions, each with its own life"
+)]
 pub struct Relay {
     /// The client's id.
     pub id: u64,

@@ -52,6 +52,7 @@ impl Relay {
 
     /// Puts in what it is our turn to say.
     #[inline]
+    #[allow(clippy::unused_self, reason = "a step of the relay")]
     pub fn answer(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
         while let Some(request) = linked.server.pipeline.take_synthesized() {
             match request {
@@ -116,7 +117,7 @@ impl Relay {
     fn done(&mut self, linked: &mut Linked<'_>, effect: &Effect) {
         match effect {
             Effect::Named { sent: Some(id), .. } | Effect::Prepared(id) => {
-                linked.server.statements.confirm(*id)
+                linked.server.statements.confirm(*id);
             }
             Effect::Unnamed(version) => self.statements.confirm_unnamed(*version),
             Effect::Named { sent: None, .. }
@@ -169,7 +170,7 @@ impl Relay {
     fn error(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) {
         match self.name_in(linked, frame.body()) {
             Some((ours, theirs)) => {
-                backend::rename_in_error(out.insert(), frame.body(), &ours, &theirs)
+                backend::rename_in_error(out.insert(), frame.body(), &ours, &theirs);
             }
             None => out.insert().extend_from_slice(frame.bytes),
         }

@@ -341,9 +341,8 @@ impl Session {
 
     /// Takes a server. `None`: it is ready for the client's bytes. Else it is being made ready.
     fn link(&mut self, pooled: Pooled, now: Instant) -> Option<Step> {
-        let pooled = match pooled.rehomed(self.worker) {
-            Ok(pooled) => pooled,
-            Err(_) => return Some(self.enqueue(now)),
+        let Ok(pooled) = pooled.rehomed(self.worker) else {
+            return Some(self.enqueue(now));
         };
         let micros = self.registry.epoch.micros(now);
         let server = &pooled.server;
@@ -722,7 +721,7 @@ impl Session {
 
     fn obey(&mut self, cx: &mut TaskContext<'_>, orders: Orders) -> Option<Ending> {
         let phase = self.entry.phase();
-        let ends: [(Order, bool, fn() -> Error); 9] = [
+        let ends: [PossibleEnd; 9] = [
             (Order::AdminDisconnect, true, || Error::AdminDisconnect),
             (Order::DatabaseRemoved, true, || Error::DatabaseRemoved),
             (Order::QueryTimeout, phase == Phase::Active, || {
@@ -837,6 +836,9 @@ impl Session {
         self.pool.check_in(self.shard, pooled);
     }
 }
+
+/// An order, whether what it is for is still so, and the error it leads to.
+type PossibleEnd = (Order, bool, fn() -> Error);
 
 /// What is left when everything is done that needs no server.
 enum Alone {

@@ -164,17 +164,15 @@ impl Relay {
         frame: &Frame<'_>,
         out: &mut Outgoing<'_>,
     ) -> Result<Step, Error> {
-        if !frame.is_complete() {
-            if frame.len <= LOOK_AT {
-                return Ok(Step::Incomplete);
-            }
-        } else {
+        if frame.is_complete() {
             let sql = frontend::Query::read(frame.body())?.sql;
             let changes = statement_changes(sql);
             if !changes.is_empty() {
                 self.query_that_drops_names(linked, sql, &changes, out);
                 return Ok(Step::Done);
             }
+        } else if frame.len <= LOOK_AT {
+            return Ok(Step::Incomplete);
         }
         let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
         linked.server.unnamed = Unnamed::Unknown;
@@ -340,6 +338,7 @@ impl Relay {
         wait
     }
 
+    #[allow(clippy::too_many_arguments, reason = "what one Parse is made of")]
     fn parse_named(
         &mut self,
         linked: &mut Linked<'_>,

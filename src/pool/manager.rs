@@ -203,6 +203,7 @@ impl Manager {
     }
 
     /// A changed password in the files holds for the next server, without a new login.
+    #[allow(clippy::unused_self, reason = "a step of `apply`")]
     fn renew_credentials(&self, config: &Config, database: &Database, pool: &Pool) {
         let forced = database.user.is_some();
         if let Some(secret) = config

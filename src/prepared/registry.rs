@@ -169,7 +169,7 @@ impl Registry {
 
     fn insert(&self, key: Key) -> Arc<Statement> {
         let definition = key.definition.clone();
-        let mut slot = self.shared.statements.entry(key).or_insert_with(Weak::new);
+        let mut slot = self.shared.statements.entry(key).or_default();
         // Another worker may have been quicker.
         if let Some(found) = slot.upgrade() {
             return found;

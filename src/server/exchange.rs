@@ -60,7 +60,7 @@ impl Server {
                 }
                 tag::ERROR_RESPONSE => failure = failure.or(Some(error_text(&message.body)?)),
                 tag::DATA_ROW if row.is_none() => {
-                    row = Some(backend::read_data_row(&message.body)?)
+                    row = Some(backend::read_data_row(&message.body)?);
                 }
                 _ => self.note(&message)?,
             }

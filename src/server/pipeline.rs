@@ -163,7 +163,7 @@ impl<E> Pipeline<E> {
     pub fn push(&mut self, expect: Expect, effect: Option<E>) {
         match expect {
             Expect::Forward(request) | Expect::Swallow(request) => {
-                self.batch_is_open = !request.ends_with_ready()
+                self.batch_is_open = !request.ends_with_ready();
             }
             Expect::Synthesize(_) => {}
         }
