@@ -1,7 +1,7 @@
 //! One task for each client: it logs the client in, waits for work, takes a lease, relays both ways, gives the
 //! server back.
 //!
-//! [`handshake`] ends in a route; for a pool that is [`session`], a state machine polled as one. What
+//! [`mod@handshake`] ends in a route; for a pool that is [`session`], a state machine polled as one. What
 //! happens to the bytes is [`translate`]'s (to the server) and [`replies`]' (to the client), both without I/O.
 //! A client that leaves its server in the middle of something is cleaned up after by [`drain`].
 
