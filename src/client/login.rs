@@ -1,5 +1,7 @@
 //! What follows authentication: the client is placed on its worker, told what its session looks like, and served.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +10,13 @@ use tokio::time::{Instant, timeout_at};
 use super::error::{Ending, Fault};
 use super::handshake::{ConsoleLogin, PoolLogin, Refused, Route, handshake};
 use super::relay::{Passing, Relay};
-use super::session::{Parts, Session};
+use super::session::{Left, Parts, Session};
 use super::statements::Statements;
 use super::{Context, Error, cancel};
-use crate::net::{Connection, Detached};
+use crate::net::{ClientCount, Connection, Detached};
 use crate::pool::{Admission, Pool, WaitError, auth_query};
 use crate::protocol::backend::{self, TxStatus};
+use crate::server::session::Tracked;
 use crate::stats::registry::{CancelKey, ClientEntry, ClientGuard, NewClient};
 
 /// Bytes of a cancel key in protocol 3.2 (PostgreSQL's own choice), and before.
@@ -82,7 +85,7 @@ pub async fn serve(
     }
 }
 
-/// Moves the client to the worker it will live on: the least loaded one that its pool lives on.
+/// Moves the client to the worker it will live on: the one with fewest clients of those that its pool lives on.
 fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant) {
     let workers = &context.manager.parts().workers;
     let home = workers.least_loaded(login.pool.homes());
@@ -94,14 +97,11 @@ fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant) {
         long_key,
         admission,
     } = login;
-    let Connection { stream, kept, .. } = connection;
-    let Ok(socket) = stream.detach() else { return };
     let context = context.clone();
     workers.clone().spawn_on(home, async move {
-        let _counted = (count, admission);
-        let Ok(stream) = socket.attach() else { return };
-        let mut connection = Connection::new(stream);
-        connection.keep(&kept);
+        let Ok(connection) = connection.rehome() else {
+            return;
+        };
         let client = Client {
             context,
             connection,
@@ -109,8 +109,65 @@ fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant) {
             worker: home,
             long_key,
         };
-        client.serve(wanted, deadline).await;
+        let workers = client.pool.workers().clone();
+        if let Some((session, conn)) = client.log_in(wanted, deadline).await {
+            let resident = Resident {
+                session,
+                worker: home,
+                conn,
+                since: Instant::now(),
+                _count: count,
+                _admission: admission,
+            };
+            workers.spawn_on(home, live(resident));
+        }
     });
+}
+
+/// A client that is logged in, and what it counts as.
+struct Resident {
+    session: Box<Session>,
+    worker: usize,
+    conn: String,
+    since: Instant,
+    _count: ClientCount,
+    _admission: Admission,
+}
+
+/// Serves a client on its worker, and on the next one if it is moved. The task of a login is larger, so it is not the
+/// one that serves.
+fn live(resident: Resident) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(async move {
+        let Ok(session) = resident.session.arrive(resident.worker) else {
+            return;
+        };
+        let context = session.context().clone();
+        match session.run().await {
+            Left::Moved(session, worker) => {
+                let workers = &context.manager.parts().workers;
+                let resident = Resident {
+                    session,
+                    worker,
+                    _count: workers.count_client(worker),
+                    ..resident
+                };
+                workers.spawn_on(worker, live(resident));
+            }
+            Left::Ended(ending) => {
+                log_end(&context, &resident.conn, resident.since, &ending);
+            }
+        }
+    })
+}
+
+fn log_end(context: &Context, conn: &str, since: Instant, ending: &Ending) {
+    if let Ending::Error(error) = ending {
+        log_error(context, conn, error);
+    }
+    if context.config.load().settings.log_disconnections {
+        let age = since.elapsed().as_secs();
+        tracing::info!(conn, "closing because: {} (age={age}s)", ending.reason());
+    }
 }
 
 struct Client {
@@ -122,7 +179,12 @@ struct Client {
 }
 
 impl Client {
-    async fn serve(mut self, wanted: super::parameters::Wanted, deadline: Instant) {
+    /// Tells the client that it is logged in. Comes back with its session, and how the log calls it.
+    async fn log_in(
+        mut self,
+        wanted: super::parameters::Wanted,
+        deadline: Instant,
+    ) -> Option<(Box<Session>, String)> {
         let peer = self.connection.stream.peer();
         let entry = enter(
             &self.context,
@@ -135,7 +197,8 @@ impl Client {
             entry.id, entry.database, entry.user
         );
         if let Err(error) = self.warm(&entry, deadline).await {
-            return self.refuse(&conn, error).await;
+            self.refuse(&conn, error).await;
+            return None;
         }
         let mut tracked = wanted.tracked;
         tracked.fill_from(&self.pool.fresh_parameters());
@@ -146,9 +209,7 @@ impl Client {
         put_welcome(&mut out, &self.pool, &tracked);
         backend::backend_key_data(&mut out, entry.cancel_pid, &entry.cancel_key.0);
         backend::ready_for_query(&mut out, TxStatus::Idle);
-        if self.connection.send_all(&out).await.is_err() {
-            return;
-        }
+        self.connection.send_all(&out).await.ok()?;
         if self.context.config.load().settings.log_connections {
             tracing::info!(
                 conn,
@@ -160,7 +221,7 @@ impl Client {
         if let Some(counters) = self.pool.counters(self.worker) {
             counters.client_logins.add(1);
         }
-        self.session(entry, tracked, &conn).await;
+        Some((self.session(entry, tracked), conn))
     }
 
     /// Sees to it that the pool has had a server, so that it is known what a session looks like there. Waiting for
@@ -187,12 +248,7 @@ impl Client {
         }
     }
 
-    async fn session(
-        self,
-        entry: ClientGuard,
-        tracked: crate::server::session::Tracked,
-        conn: &str,
-    ) {
+    fn session(self, entry: ClientGuard, tracked: Tracked) -> Box<Session> {
         let relay = Relay {
             id: entry.id,
             statements: Statements::new(self.context.names_held.clone()),
@@ -210,25 +266,14 @@ impl Client {
             registry: self.context.manager.parts().statements.clone(),
             names_held: self.context.names_held.clone(),
         };
-        let started = Instant::now();
-        let context = self.context.clone();
-        let session = Session::new(Parts {
+        Box::new(Session::new(Parts {
             context: self.context,
             connection: self.connection,
             entry,
             pool: self.pool,
             relay,
             worker: self.worker,
-        });
-        // The machine is large and its parts are polled seldom: one box, made at login.
-        let ending = Box::pin(session.run()).await;
-        if let Ending::Error(error) = &ending {
-            log_error(&context, conn, error);
-        }
-        if context.config.load().settings.log_disconnections {
-            let age = started.elapsed().as_secs();
-            tracing::info!(conn, "closing because: {} (age={age}s)", ending.reason());
-        }
+        }))
     }
 
     async fn refuse(&mut self, conn: &str, error: Error) {
@@ -241,7 +286,7 @@ impl Client {
 }
 
 /// What the server says of itself, with the client's own values for the tracked parameters, which come last.
-fn put_welcome(out: &mut Vec<u8>, pool: &Pool, tracked: &crate::server::session::Tracked) {
+fn put_welcome(out: &mut Vec<u8>, pool: &Pool, tracked: &Tracked) {
     for (name, value) in pool.welcome().iter().flat_map(|welcome| welcome.iter()) {
         if !tracked
             .iter()

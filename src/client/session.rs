@@ -15,6 +15,7 @@
 //! Any state can end. What a client leaves behind on its server is `drain`'s.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
@@ -57,7 +58,17 @@ enum Step {
     Again,
     /// Nothing can be done before somebody wakes us.
     Pending,
+    /// It goes on, on this worker.
+    Move(usize),
     End(Ending),
+}
+
+/// How a session leaves its worker.
+pub enum Left {
+    /// For another one.
+    Moved(Box<Session>, usize),
+    /// For good.
+    Ended(Ending),
 }
 
 /// A client's session.
@@ -80,6 +91,8 @@ pub struct Session {
     /// The query that runs began at this time; 0: none does.
     query_began: u64,
     transaction_began: u64,
+    /// It is to move to this worker as soon as it has no server.
+    moves_to: Option<usize>,
 }
 
 /// What a session is made of.
@@ -117,30 +130,50 @@ impl Session {
             queued: 0,
             query_began: 0,
             transaction_began: 0,
+            moves_to: None,
         }
     }
 
-    /// Serves the client to the end.
-    pub async fn run(mut self) -> Ending {
+    /// What all clients share.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Serves the client to the end, or until it is to go on elsewhere.
+    pub async fn run(mut self: Box<Self>) -> Left {
         let entry = self.entry.clone();
         poll_fn(|cx| {
             entry.register(cx.waker());
             Poll::Ready(())
         })
         .await;
-        let ending = poll_fn(|cx| self.poll(cx)).await;
-        self.finish(&ending).await;
-        ending
+        match poll_fn(|cx| self.poll(cx)).await {
+            Way::Moves(worker) => Left::Moved(self, worker),
+            Way::Ends(ending) => {
+                self.finish(&ending).await;
+                Left::Ended(ending)
+            }
+        }
     }
 
-    fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Ending> {
+    /// Takes its socket to the worker that calls this. An error is the end of the client.
+    pub fn arrive(mut self: Box<Self>, worker: usize) -> io::Result<Box<Self>> {
+        if self.worker != worker {
+            self.connection = self.connection.rehome()?;
+            self.worker = worker;
+        }
+        self.shard = self.pool.shard_of(worker);
+        Ok(self)
+    }
+
+    fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Way> {
         loop {
             if self.entry.has_orders() {
                 // Being woken takes the waker away.
                 self.entry.register(cx.waker());
                 let orders = self.entry.take_orders();
                 if let Some(ending) = self.obey(cx, orders) {
-                    return Poll::Ready(ending);
+                    return Poll::Ready(Way::Ends(ending));
                 }
             }
             let step = match &mut self.state {
@@ -155,7 +188,8 @@ impl Session {
             match step {
                 Step::Again => {}
                 Step::Pending => return Poll::Pending,
-                Step::End(ending) => return Poll::Ready(ending),
+                Step::Move(worker) => return Poll::Ready(Way::Moves(worker)),
+                Step::End(ending) => return Poll::Ready(Way::Ends(ending)),
             }
         }
     }
@@ -163,6 +197,9 @@ impl Session {
     // ---- idle ------------------------------------------------------------------------------
 
     fn poll_idle(&mut self, cx: &mut TaskContext<'_>) -> Step {
+        if let Some(worker) = self.moves_to.take() {
+            return Step::Move(worker);
+        }
         if self.connection.has_backlog() {
             match self.connection.poll_flush(cx) {
                 Poll::Ready(Ok(())) => {}
@@ -762,6 +799,9 @@ impl Session {
             backend::notice_response(&mut out, &ErrorMessage::new("NOTICE", "00000", text));
             self.connection.send(cx, &out).ok()?;
         }
+        if orders.has(Order::Move) {
+            self.moves_to = Some(self.entry.goal()).filter(|&goal| goal != self.worker);
+        }
         if orders.has(Order::CancelWaiting) && phase == Phase::Waiting {
             self.cancel_waiting(cx);
         }
@@ -803,7 +843,7 @@ impl Session {
     // ---- the end ---------------------------------------------------------------------------
 
     /// Tells the client, lets it go, and sees to the server it leaves.
-    async fn finish(mut self, ending: &Ending) {
+    async fn finish(mut self: Box<Self>, ending: &Ending) {
         if matches!(self.state, State::Waiting) {
             self.pool.leave(self.shard, &self.waiter);
         }
@@ -835,6 +875,12 @@ impl Session {
         self.entry.set_server(0);
         self.pool.check_in(self.shard, pooled);
     }
+}
+
+/// How the machine stops.
+enum Way {
+    Moves(usize),
+    Ends(Ending),
 }
 
 /// An order, whether what it is for is still so, and the error it leads to.

@@ -211,7 +211,9 @@ settings! {
             user: Option<String> = None, Kind::Text, Restart,
                 "User to become after the start, when started as root.";
             worker_threads: usize = Some("0"), Kind::Int, Restart,
-                "Threads that serve connections; 0: one per core. Not in PgBouncer.";
+                "The most threads that serve connections; 0: one per core. Not in PgBouncer.";
+            min_worker_threads: usize = Some("1"), Kind::Int, Live,
+                "So many of them are in use at any time; the others when these are busy. Few busy threads need less CPU than many idle ones. Not in PgBouncer.";
         }
         Log {
             logfile: Option<PathBuf> = Some(""), Kind::Text, Live,

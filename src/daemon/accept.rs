@@ -47,7 +47,7 @@ impl Reception {
         }
         let admission = self.context.manager.admit();
         let workers = &self.context.manager.parts().workers;
-        let worker = self.turn.fetch_add(1, Ordering::Relaxed) % workers.count();
+        let worker = self.turn.fetch_add(1, Ordering::Relaxed) % workers.in_use();
         let (context, console) = (self.context.clone(), self.console.clone());
         workers.spawn_on(worker, async move {
             let Some(operator) = Box::pin(client::serve(context, socket, admission, worker)).await

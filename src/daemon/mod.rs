@@ -10,6 +10,7 @@
 //! listen, write the pidfile.
 
 mod accept;
+mod balance;
 pub mod cli;
 pub mod listen;
 pub mod log;

@@ -2,8 +2,10 @@
 //! is not a client's: accepting, signals, sweeps. No other file knows this.
 
 use std::io;
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use nix::unistd::{Pid, gettid};
 use tokio::runtime::{Builder, Runtime as Tokio};
 use tokio_util::sync::CancellationToken;
 
@@ -14,9 +16,11 @@ use crate::net::Workers;
 pub struct Runtime {
     /// How other rooms start tasks on workers.
     pub workers: Workers,
+    /// The threads of the workers, in their order.
+    pub threads: Vec<Pid>,
     control: Tokio,
     stop: CancellationToken,
-    threads: Vec<JoinHandle<()>>,
+    joins: Vec<JoinHandle<()>>,
 }
 
 impl Runtime {
@@ -27,20 +31,27 @@ impl Runtime {
             count => count,
         };
         let stop = CancellationToken::new();
-        let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        let (mut handles, mut threads, mut joins) = (Vec::new(), Vec::new(), Vec::new());
+        let (tell, told) = mpsc::channel();
         for number in 0..count {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             handles.push(runtime.handle().clone());
-            let stop = stop.clone();
+            let (stop, tell) = (stop.clone(), tell.clone());
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
-            threads.push(thread.spawn(move || runtime.block_on(stop.cancelled()))?);
+            joins.push(thread.spawn(move || {
+                // Whoever asked waits for it.
+                let _ = tell.send(gettid());
+                runtime.block_on(stop.cancelled());
+            })?);
+            threads.extend(told.recv());
         }
         let control = Builder::new_current_thread().enable_all().build()?;
         Ok(Self {
             workers: Workers::new(handles),
+            threads,
             control,
             stop,
-            threads,
+            joins,
         })
     }
 
@@ -49,7 +60,7 @@ impl Runtime {
     pub fn run<T>(self, main: impl Future<Output = T>) -> T {
         let result = self.control.block_on(main);
         self.stop.cancel();
-        for thread in self.threads {
+        for thread in self.joins {
             // A worker whose runtime panicked has said so; there is nothing left to stop.
             let _ = thread.join();
         }

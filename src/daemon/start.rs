@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::accept::{Acceptors, Reception};
+use super::balance;
 use super::cli::{self, Args, Exit};
 use super::listen::{self, ListenOptions, Listeners};
 use super::log::{self, Format, LogHandle, LogOptions};
@@ -179,6 +180,7 @@ fn serve(args: &Args, config: Config, log: LogHandle, listeners: Listeners) -> R
         version: cli::VERSION_LINE,
     };
     let reception = Reception::new(context.clone(), Arc::new(console));
+    let threads = runtime.threads.clone();
     runtime.run(async move {
         let signals = Signals::listen().map_err(|source| Error::Runtime { source })?;
         let acceptors =
@@ -194,6 +196,7 @@ fn serve(args: &Args, config: Config, log: LogHandle, listeners: Listeners) -> R
             () = run_janitor(manager.clone()) => {}
             () = sweep_clients(&context) => {}
             () = tick_averages(&averages, &manager) => {}
+            () = balance::run(&manager, &threads) => {}
         }
         tracing::info!("server shutting down");
         Ok(())

@@ -55,6 +55,12 @@ impl Connection {
         }
     }
 
+    /// Moves the socket to the worker that calls this, with what was kept and what was not sent yet.
+    pub fn rehome(self) -> io::Result<Self> {
+        let stream = self.stream.detach()?.attach()?;
+        Ok(Self { stream, ..self })
+    }
+
     /// Sends `data` after what is waiting to be sent; keeps what the socket does not take. The
     /// waker is registered if anything is kept.
     #[inline]

@@ -8,4 +8,4 @@ pub mod workers;
 
 pub use connection::Connection;
 pub use stream::{Address, Detached, Stream, TcpOptions};
-pub use workers::Workers;
+pub use workers::{ClientCount, Workers};

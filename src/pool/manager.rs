@@ -35,13 +35,13 @@ pub struct Parts {
     pub(super) pools: Weak<Pools>,
     /// Wakes the janitor: there is room where somebody may wait.
     pub(super) kick: Arc<Notify>,
-    next_home: Arc<AtomicUsize>,
+    next_turn: Arc<AtomicUsize>,
 }
 
 impl Parts {
     /// Spreads pools that live on few workers over all of them.
-    pub(super) fn next_home(&self) -> usize {
-        self.next_home.fetch_add(1, Ordering::Relaxed) % self.workers.count()
+    pub(super) fn next_turn(&self) -> usize {
+        self.next_turn.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(super) fn logs_connections(&self) -> bool {
@@ -91,7 +91,7 @@ impl Manager {
             limits: Arc::default(),
             pools: Arc::downgrade(&pools),
             kick: Arc::default(),
-            next_home: Arc::default(),
+            next_turn: Arc::default(),
         };
         Self {
             parts,

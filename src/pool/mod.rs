@@ -7,6 +7,7 @@
 
 pub mod accounting;
 pub mod auth_query;
+pub mod balance;
 mod error;
 mod janitor;
 mod limits;

@@ -52,7 +52,8 @@ struct Ticket {
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard {
-    worker: usize,
+    /// Where the clients live that come here.
+    worker: AtomicUsize,
     inner: Mutex<Inner>,
     /// When the first in the queue came, in milliseconds after the epoch.
     oldest: AtomicU64,
@@ -63,7 +64,7 @@ struct Shard {
 impl Shard {
     fn new(worker: usize) -> Self {
         Self {
-            worker,
+            worker: AtomicUsize::new(worker),
             inner: Mutex::default(),
             oldest: AtomicU64::new(NOBODY),
             idle: AtomicUsize::new(0),
@@ -97,6 +98,8 @@ pub struct Pool {
     pub(super) accounting: Mutex<Accounting>,
     pub(super) parts: Parts,
     shards: Box<[Shard]>,
+    /// Its turn among the pools, which decides where its first shard is.
+    turn: usize,
     settings: ArcSwap<PoolSettings>,
     version: AtomicU64,
     generation: AtomicU64,
@@ -123,15 +126,16 @@ impl Pool {
         } else {
             settings.sizes.size.div_ceil(4)
         };
-        let first = parts.next_home();
+        let (turn, in_use) = (parts.next_turn(), parts.workers.in_use());
         let shards = (0..wanted.clamp(1, count))
-            .map(|i| Shard::new((first + i) % count))
+            .map(|at| Shard::new((turn + at) % in_use))
             .collect();
         Self {
             database,
             user,
             accounting: Mutex::default(),
             shards,
+            turn,
             generation: AtomicU64::new(settings.target.generation),
             settings: ArcSwap::from_pointee(settings),
             version: AtomicU64::new(1),
@@ -181,9 +185,20 @@ impl Pool {
         &self.parts.workers
     }
 
-    /// The workers the pool lives on, in the order of its shards.
+    /// The workers the pool lives on, in the order of its shards; some more than once, if there are fewer workers in use
+    /// than shards.
     pub fn homes(&self) -> impl Iterator<Item = usize> {
-        self.shards.iter().map(|shard| shard.worker)
+        self.shards
+            .iter()
+            .map(|shard| shard.worker.load(Ordering::Relaxed))
+    }
+
+    /// Lives on the first `in_use` workers from now on. Clients that are elsewhere go on there until they are moved.
+    pub(super) fn settle(&self, in_use: usize) {
+        for (at, shard) in self.shards.iter().enumerate() {
+            let worker = (self.turn + at) % in_use.max(1);
+            shard.worker.store(worker, Ordering::Relaxed);
+        }
     }
 
     /// The shard of a worker; the first one if the pool does not live there.
@@ -192,7 +207,9 @@ impl Pool {
     }
 
     pub(super) fn worker_of(&self, shard: usize) -> usize {
-        self.shards.get(shard).map_or(0, |shard| shard.worker)
+        self.shards
+            .get(shard)
+            .map_or(0, |shard| shard.worker.load(Ordering::Relaxed))
     }
 
     /// Logs in with these from now on.

@@ -180,8 +180,7 @@ impl Server {
         if self.home == worker {
             return Ok(self);
         }
-        let Connection { stream, .. } = self.connection;
-        self.connection = Connection::new(stream.detach()?.attach()?);
+        self.connection = self.connection.rehome()?;
         self.home = worker;
         Ok(self)
     }

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::{Duration, SystemTime};
 
@@ -72,6 +72,8 @@ pub enum Order {
     CancelWaiting = 1 << 9,
     /// `query_timeout` while waiting for a server.
     QueryTimeoutWaiting = 1 << 10,
+    /// It is to live on another worker: [`ClientEntry::goal`].
+    Move = 1 << 11,
 }
 
 /// Turns points in time into numbers that fit an atomic.
@@ -123,8 +125,7 @@ pub struct ClientEntry {
     pub peer: Peer,
     /// Microseconds after the epoch.
     pub connected: u64,
-    /// The worker its task lives on.
-    pub worker: usize,
+    goal: AtomicUsize,
     /// The `application_name` it wants, as last known.
     pub application_name: Mutex<Vec<u8>>,
     /// How many statements it has named.
@@ -205,7 +206,7 @@ impl ClientEntry {
             pool_user: new.pool_user,
             peer: new.peer,
             connected: new.connected,
-            worker: new.worker,
+            goal: AtomicUsize::new(new.worker),
             application_name: Mutex::default(),
             prepared_statements: AtomicU32::new(0),
             cancel_pid: new.cancel_pid,
@@ -269,6 +270,17 @@ impl ClientEntry {
     #[inline]
     pub fn set_server(&self, id: u64) {
         self.server.store(id, Ordering::SeqCst);
+    }
+
+    /// The worker its task lives on, or is about to move to.
+    pub fn goal(&self) -> usize {
+        self.goal.load(Ordering::SeqCst)
+    }
+
+    /// Tells its task to move to this worker as soon as it has no server.
+    pub fn move_to(&self, worker: usize) {
+        self.goal.store(worker, Ordering::SeqCst);
+        self.order(Order::Move);
     }
 
     /// Tells its task to do something.
