@@ -75,6 +75,6 @@ mod tests {
 
     #[test]
     fn the_time_of_a_thread_can_be_read() {
-        assert!(time_of(nix::unistd::gettid()).is_some_and(|time| !time.is_zero()));
+        assert!(time_of(nix::unistd::gettid()).is_some());
     }
 }

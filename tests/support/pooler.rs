@@ -42,6 +42,8 @@ impl Ini {
             ("admin_users", "postgres"),
             ("pool_mode", "transaction"),
             ("max_client_conn", "500"),
+            // Clients on different threads, from the start.
+            ("min_worker_threads", "2"),
         ];
         let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
         let secrets = ROLES
