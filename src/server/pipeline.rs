@@ -124,6 +124,16 @@ struct Entry {
     has_effect: bool,
 }
 
+impl Entry {
+    /// Does the server get it, and does it say whether a batch is open?
+    fn is_sent(&self) -> bool {
+        match self.expect {
+            Expect::Forward(request) | Expect::Swallow(request) => request != Request::CopyEnd,
+            Expect::Synthesize(_) => false,
+        }
+    }
+}
+
 /// The queue of replies owed.
 #[derive(Debug)]
 pub struct Pipeline<E> {
@@ -244,9 +254,9 @@ impl<E> Pipeline<E> {
     pub fn wants_copy_data(&self) -> bool {
         match self.copy {
             CopyIn::Open => true,
-            CopyIn::Ended => false,
             // The client may send data right behind the COPY, before the server has agreed.
-            CopyIn::No => !self.skipping && self.may_become_copy(),
+            CopyIn::No => !self.skipping && self.may_become_copy(0),
+            CopyIn::Ended => self.may_become_copy(1),
         }
     }
 
@@ -255,15 +265,21 @@ impl<E> Pipeline<E> {
         let wanted = self.wants_copy_data();
         match self.copy {
             CopyIn::Open => self.copy = CopyIn::Ended,
-            CopyIn::No if wanted => self.push(Expect::Forward(Request::CopyEnd), None),
+            // Not `push`: it begins no batch, and there may be no COPY that it ends.
+            CopyIn::No | CopyIn::Ended if wanted => self.entries.push_back(Entry {
+                expect: Expect::Forward(Request::CopyEnd),
+                has_effect: false,
+            }),
             CopyIn::No | CopyIn::Ended => {}
         }
         wanted
     }
 
-    fn may_become_copy(&self) -> bool {
+    /// Is there a request that may turn out to be a COPY, behind so many others?
+    fn may_become_copy(&self, behind: usize) -> bool {
         self.entries
             .iter()
+            .skip(behind)
             .any(|entry| matches!(entry.expect.request(), Request::Query | Request::Execute))
     }
 
@@ -375,7 +391,8 @@ impl<E> Pipeline<E> {
                 _ => at += 1,
             }
         }
-        self.batch_is_open = !self.owes_ready();
+        let last = self.entries.iter().rev().find(|entry| entry.is_sent());
+        self.batch_is_open = last.is_some_and(|entry| !entry.expect.request().ends_with_ready());
     }
 
     /// An ErrorResponse came.
@@ -478,5 +495,7 @@ fn progress(request: Request, tag: u8) -> Option<Progress> {
     }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

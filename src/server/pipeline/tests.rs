@@ -125,3 +125,44 @@ fn a_sync_that_was_ignored_leaves_the_batch_open() {
     pipeline.reply(tag::COMMAND_COMPLETE).unwrap();
     assert!(!pipeline.is_idle());
 }
+
+#[test]
+fn what_stands_behind_a_copy_sent_ahead_keeps_its_batch_open() {
+    let mut pipeline = sent(&[Request::Execute]);
+    assert!(pipeline.end_copy());
+    pipeline.push_sync(Expect::Forward(Request::Sync));
+    pipeline.push(Expect::Forward(Request::Parse), None);
+    for tag in [
+        tag::COPY_IN_RESPONSE,
+        tag::COMMAND_COMPLETE,
+        tag::READY_FOR_QUERY,
+        tag::PARSE_COMPLETE,
+    ] {
+        pipeline.reply(tag).unwrap();
+    }
+    assert!(pipeline.owes_nothing() && !pipeline.is_idle());
+}
+
+#[test]
+fn an_end_of_copy_data_behind_a_query_that_is_no_copy_opens_no_batch() {
+    let mut pipeline = sent(&[Request::Query]);
+    assert!(pipeline.end_copy());
+    pipeline.reply(tag::COMMAND_COMPLETE).unwrap();
+    pipeline.reply(tag::READY_FOR_QUERY).unwrap();
+    assert!(pipeline.is_idle());
+}
+
+#[test]
+fn a_second_copy_sent_ahead_gets_its_data_while_the_first_one_ends() {
+    let mut pipeline = sent(&[Request::Query]);
+    assert!(pipeline.end_copy());
+    pipeline.push(Expect::Forward(Request::Query), None);
+    pipeline.reply(tag::COPY_IN_RESPONSE).unwrap();
+    assert!(pipeline.wants_copy_data() && pipeline.end_copy());
+    for _ in 0..2 {
+        pipeline.reply(tag::COMMAND_COMPLETE).unwrap();
+        pipeline.reply(tag::READY_FOR_QUERY).unwrap();
+        let _ = pipeline.reply(tag::COPY_IN_RESPONSE);
+    }
+    assert!(pipeline.is_idle());
+}
