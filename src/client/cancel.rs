@@ -5,7 +5,9 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
 use super::Context;
+use crate::net::Address;
 use crate::server::cancel;
+use crate::stats::registry::Peer;
 use crate::stats::{Order, Phase};
 
 /// Acts on a CancelRequest. Like PostgreSQL, it answers nothing: who asks can't tell whether a key exists.
@@ -39,7 +41,12 @@ pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
                 limit if limit.is_zero() => std::time::Duration::from_secs(3600),
                 limit => limit,
             };
-            if let Err(error) = cancel::send(guard, &target.address, &target.tcp, limit).await {
+            // Where this server is, not where the next one would be looked for.
+            let address = match server.peer {
+                Peer::Tcp(peer) => Address::Tcp(peer.ip().to_string(), peer.port()),
+                Peer::Unix(_) => (*target.address).clone(),
+            };
+            if let Err(error) = cancel::send(guard, &address, &target.tcp, limit).await {
                 tracing::debug!(client = client.id, "cancel request not delivered: {error}");
             }
         }

@@ -178,6 +178,7 @@ fn discard(pooled: &mut Pooled, relay: &mut Relay, bytes: &[u8]) -> Result<(), D
         &mut Outgoing::new(&input, &mut nowhere),
     );
     let used = used.map_err(|_| Doom::Desync)?;
+    server.connection.queue(&std::mem::take(&mut relay.own));
     server
         .connection
         .keep(input.get(used..).unwrap_or_default());

@@ -218,7 +218,9 @@ impl Login<'_> {
             let rights = self.console_rights()?;
             return Ok(self.welcome().await.then_some(Granted::Console(rights)));
         }
-        let Some(database) = database else {
+        // A login may take as long as the client likes, and the files may have changed since it began.
+        self.config = self.context.config.load();
+        let Some(database) = self.config.database(&self.wanted.database) else {
             return Err(Error::NoSuchDatabase(self.wanted.database.clone()));
         };
         if self.context.manager.is_disabled(&database.name) {

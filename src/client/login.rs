@@ -262,6 +262,7 @@ impl Client {
             inbound: Passing::default(),
             outbound: Passing::default(),
             terminated: false,
+            is_refused: false,
             settings: self.pool.settings(),
             registry: self.context.manager.parts().statements.clone(),
             names_held: self.context.names_held.clone(),

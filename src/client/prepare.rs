@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::Error;
 use crate::pool::{PoolSettings, Pooled};
-use crate::server;
 use crate::server::session::Tracked;
+use crate::server::{self, Doom};
 use crate::stats::ServerState;
 
 /// How long a check or a reset may take before the server counts as dead.
@@ -48,10 +48,15 @@ pub async fn adopt(mut pooled: Pooled, wanted: &Tracked) -> Result<Pooled, Error
     }
 }
 
-/// Runs the reset query. The server is not clean if it fails.
+/// Runs the reset query. The server is not clean if it fails: what the client has set may be why.
 pub async fn reset(pooled: &mut Pooled, query: &[u8]) {
+    // A cancel request that is still on its way would hit the reset.
+    if !pooled.server.entry.unlink() {
+        pooled.server.entry.cancels_settled().await;
+    }
     pooled.server.entry.set_state(ServerState::Tested);
     if let Err(error) = run(pooled, query).await {
+        pooled.server.state.doom.get_or_insert(Doom::CheckFailed);
         tracing::debug!(
             server = pooled.server.entry.id,
             "server_reset_query: {error}"

@@ -66,6 +66,8 @@ pub struct Relay {
     pub outbound: Passing,
     /// The client said Terminate.
     pub terminated: bool,
+    /// It has begun a transaction block in statement pooling, and so it has to go.
+    pub is_refused: bool,
     /// The latest settings of the pool.
     pub settings: Arc<PoolSettings>,
     /// The shared statements.
@@ -131,6 +133,11 @@ impl Relay {
     /// Is a message only half through to where it goes?
     pub fn is_mid_message(&self) -> bool {
         (self.inbound.left > 0 && self.inbound.forward) || self.outbound.left > 0
+    }
+
+    /// Has the client got only a part of a message?
+    pub fn owes_rest(&self) -> bool {
+        self.outbound.left > 0 && self.outbound.forward
     }
 
     /// May names be given to statements (`max_prepared_statements` is not 0)?

@@ -6,12 +6,15 @@ use super::translate::pass_body;
 use crate::config::PoolMode;
 use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
 use crate::protocol::frame::{Frame, cut};
-use crate::protocol::frontend;
+use crate::protocol::{frontend, sqlstate};
 use crate::server::pipeline::{Desync, Expect, Reply, Request};
 use crate::server::{Doom, Effect, Forget, Unnamed};
 
 /// The longest message accepted from a server: what its length field can say.
 const LONGEST: usize = i32::MAX as usize;
+
+/// SQLSTATE of a statement name the server does not know.
+const NO_SUCH_STATEMENT: &[u8] = sqlstate::INVALID_SQL_STATEMENT_NAME.as_bytes();
 
 impl Relay {
     /// Takes what the server sent; says how many bytes were used. What goes to the client is put into `out`.
@@ -23,7 +26,8 @@ impl Relay {
         out: &mut Outgoing<'_>,
     ) -> Result<usize, Desync> {
         let mut at = 0;
-        while at < input.len() {
+        let was_refused = self.is_refused;
+        while at < input.len() && self.is_refused == was_refused {
             if self.outbound.left > 0 {
                 at += pass_body(&mut self.outbound, input, at, out);
                 continue;
@@ -102,15 +106,19 @@ impl Relay {
                 if let Some(effect) = effect {
                     self.done(linked, &effect);
                 }
-                Ok(forward && !(request.ends_with_ready() && self.is_refused_block(linked)))
+                let refused = request.ends_with_ready() && self.refuses_block(linked);
+                self.is_refused |= refused;
+                Ok(forward && !refused)
             }
             Reply::Failed { .. } | Reply::Aside => Ok(true),
         }
     }
 
     /// In statement pooling a transaction block is an error, which the client gets instead of ReadyForQuery.
-    fn is_refused_block(&self, linked: &Linked<'_>) -> bool {
-        self.settings.mode == PoolMode::Statement && linked.server.status != TxStatus::Idle
+    fn refuses_block(&self, linked: &Linked<'_>) -> bool {
+        self.settings.mode == PoolMode::Statement
+            && linked.server.status != TxStatus::Idle
+            && !self.is_refused
     }
 
     /// What was noted when a request was sent is true now.
@@ -168,15 +176,18 @@ impl Relay {
 
     /// An error: it goes on to the client with the client's own names, and what the server will skip is undone.
     fn error(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) {
+        let fields = ErrorFields::read(frame.body()).ok();
         match self.name_in(linked, frame.body()) {
             Some((ours, theirs)) => {
+                if fields.as_ref().and_then(ErrorFields::sqlstate) == Some(NO_SUCH_STATEMENT) {
+                    // A function has dropped them: nothing else says so, and nothing tells which are left.
+                    linked.server.statements.doubt_all();
+                }
                 backend::rename_in_error(out.insert(), frame.body(), &ours, &theirs);
             }
             None => out.insert().extend_from_slice(frame.bytes),
         }
-        let severity = ErrorFields::read(frame.body())
-            .ok()
-            .and_then(|fields| fields.severity());
+        let severity = fields.and_then(|fields| fields.severity());
         if matches!(severity, Some(b"FATAL" | b"PANIC")) {
             // The last word of a server: nothing of ours needs to follow.
             linked.doom(Doom::Ended);

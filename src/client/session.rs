@@ -21,10 +21,11 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::error::Ending;
 use super::relay::{Linked, Outgoing, Relay};
+use super::translate::KEEP_UNNAMED;
 use super::{Context, Error, drain, prepare};
 use crate::config::PoolMode;
 use crate::net::{Connection, scratch};
@@ -35,7 +36,7 @@ use crate::protocol::frontend::tag;
 use crate::protocol::sqlstate;
 use crate::server::Doom;
 use crate::stats::registry::{ClientGuard, Orders};
-use crate::stats::{Order, Phase, Registry};
+use crate::stats::{Order, Phase, Registry, ServerState};
 
 /// A client that waits is still read, so that its end is noticed; but only so far.
 const READ_AHEAD: usize = 64 * 1024;
@@ -86,6 +87,8 @@ pub struct Session {
     state: State,
     /// Kept bytes may hold a message that can be dealt with now.
     kept_is_due: bool,
+    /// They can't, before there are so many of them.
+    kept_wanted: usize,
     /// The queue was entered at this time.
     queued: u64,
     /// The query that runs began at this time; 0: none does.
@@ -118,6 +121,7 @@ impl Session {
             registry: parts.context.manager.parts().registry.clone(),
             shard: parts.pool.shard_of(parts.worker),
             version: parts.pool.version(),
+            kept_wanted: 0,
             kept_is_due: !parts.connection.kept.is_empty(),
             context: parts.context,
             connection: parts.connection,
@@ -169,8 +173,6 @@ impl Session {
     fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Way> {
         loop {
             if self.entry.has_orders() {
-                // Being woken takes the waker away.
-                self.entry.register(cx.waker());
                 let orders = self.entry.take_orders();
                 if let Some(ending) = self.obey(cx, orders) {
                     return Poll::Ready(Way::Ends(ending));
@@ -210,6 +212,7 @@ impl Session {
         if std::mem::take(&mut self.kept_is_due) {
             let kept = std::mem::take(&mut self.connection.kept);
             let step = self.begin(cx, &kept);
+            scratch::give_buffer(kept);
             return step;
         }
         scratch::with(
@@ -221,12 +224,33 @@ impl Session {
                     if self.connection.kept.is_empty() {
                         return self.begin_with(cx, read, &mut scratch.forward, &mut scratch.back);
                     }
-                    self.connection.keep(read);
-                    self.kept_is_due = true;
+                    self.keep_more(read);
                     Step::Again
                 }
             },
         )
+    }
+
+    /// More came of what is kept already.
+    fn keep_more(&mut self, read: &[u8]) {
+        self.connection.keep(read);
+        self.kept_is_due = self.connection.kept.len() >= self.kept_wanted;
+    }
+
+    /// What is kept now is the beginning of a message: it is not looked at again with every piece of a long one, but
+    /// when it is whole, or has doubled.
+    fn await_message(&mut self) {
+        let kept = &self.connection.kept;
+        let whole = match cut(kept, self.relay.settings.max_packet_size) {
+            Ok(Some(frame)) => frame.len,
+            Ok(None) | Err(_) => 0,
+        };
+        let waits_for_server = self.relay.fenced;
+        self.kept_wanted = if waits_for_server {
+            0
+        } else {
+            whole.min(2 * kept.len())
+        };
     }
 
     fn begin(&mut self, cx: &mut TaskContext<'_>, bytes: &[u8]) -> Step {
@@ -246,12 +270,13 @@ impl Session {
             Ok(Alone::Server(used)) => used,
             Ok(Alone::Nothing(used)) => {
                 self.connection.keep(bytes.get(used..).unwrap_or_default());
+                self.await_message();
                 return Step::Again;
             }
             Err(ending) => return Step::End(ending),
         };
         let bytes = bytes.get(used..).unwrap_or_default();
-        let now = Instant::now();
+        let now = self.registry.now();
         self.refresh_settings();
         let Some(pooled) = self.pool.try_lease(self.shard) else {
             self.connection.keep(bytes);
@@ -316,19 +341,23 @@ impl Session {
         if version != self.version {
             self.version = version;
             self.relay.settings = self.pool.settings();
+            self.shard = self.pool.shard_of(self.worker);
         }
     }
 
     // ---- waiting ---------------------------------------------------------------------------
 
-    fn enqueue(&mut self, now: Instant) -> Step {
+    fn enqueue(&mut self, now: u64) -> Step {
         if self.context.has_ended_waiting() {
             return Step::End(Error::ServerShuttingDown.into());
+        }
+        if self.pool.is_removed() {
+            return Step::End(Error::DatabaseRemoved.into());
         }
         if let Some(error) = self.pool.cached_error() {
             return Step::End(error.into());
         }
-        self.queued = self.registry.epoch.micros(now);
+        self.queued = now;
         self.entry.clear_notified();
         self.entry.request_begins(self.queued);
         self.entry.enter(Phase::Waiting, self.queued);
@@ -346,12 +375,11 @@ impl Session {
             Poll::Ready(Ok(pooled)) => {
                 self.state = State::Idle;
                 let Ok(pooled) = pooled.rehomed(self.worker) else {
-                    return self.enqueue(Instant::now());
+                    return self.enqueue(self.registry.now());
                 };
-                let now = Instant::now();
+                let now = self.registry.now();
                 if let Some(counters) = self.pool.counters(self.worker) {
-                    let waited = self.registry.epoch.micros(now).saturating_sub(self.queued);
-                    counters.wait_time.add(waited);
+                    counters.wait_time.add(now.saturating_sub(self.queued));
                 }
                 self.kept_is_due = true;
                 return self.link(pooled, now).unwrap_or(Step::Again);
@@ -377,29 +405,23 @@ impl Session {
     // ---- linking ---------------------------------------------------------------------------
 
     /// Takes a server. `None`: it is ready for the client's bytes. Else it is being made ready.
-    fn link(&mut self, pooled: Pooled, now: Instant) -> Option<Step> {
+    fn link(&mut self, pooled: Pooled, now: u64) -> Option<Step> {
         let Ok(pooled) = pooled.rehomed(self.worker) else {
             return Some(self.enqueue(now));
         };
-        let micros = self.registry.epoch.micros(now);
         let server = &pooled.server;
-        server.entry.link(self.entry.id, micros);
-        self.entry.set_server(server.entry.id);
-        self.entry.request_begins(micros);
-        self.entry.enter(Phase::Active, micros);
-        self.entry.set_transaction(micros);
-        (self.query_began, self.transaction_began) = (micros, micros);
-        if let Some(counters) = self.pool.counters(self.worker) {
-            counters.server_assignments.add(1);
-            counters.transactions.add(1);
-            counters.queries.add(1);
-        }
-        let idle = now.saturating_duration_since(server.idle_since);
+        self.entry.request_begins(now);
+        self.entry.enter(Phase::Active, now);
+        self.entry.set_transaction(now);
+        (self.query_began, self.transaction_began) = (now, now);
+        let idle = Duration::from_micros(now.saturating_sub(server.idle_since));
         let check = prepare::needs_check(&pooled, &self.relay.settings, idle);
         if !check && self.relay.tracked.same_as(&server.state.tracked) {
-            self.state = State::Linked(pooled);
+            self.linked(pooled, now);
             return None;
         }
+        // It is not the client's yet: a cancel request of the client's must not hit what we do.
+        server.entry.set_state(ServerState::Tested);
         let (settings, wanted) = (self.relay.settings.clone(), self.relay.tracked.clone());
         self.state = State::Preparing(Box::pin(async move {
             let mut pooled = Some(pooled);
@@ -415,22 +437,33 @@ impl Session {
         Some(Step::Again)
     }
 
+    /// The server is the client's.
+    #[inline]
+    fn linked(&mut self, pooled: Pooled, now: u64) {
+        pooled.server.entry.link(self.entry.id, now);
+        self.entry.set_server(pooled.server.entry.id);
+        if let Some(counters) = self.pool.counters(self.worker) {
+            counters.server_assignments.add(1);
+            counters.transactions.add(1);
+            counters.queries.add(1);
+        }
+        self.state = State::Linked(pooled);
+    }
+
     fn prepared(&mut self, result: Result<Option<Pooled>, Error>) -> Step {
         self.state = State::Idle;
         match result {
             Ok(Some(pooled)) => {
                 self.adopt_spelling(&pooled);
-                pooled
-                    .server
-                    .entry
-                    .set_state(crate::stats::ServerState::Active);
-                self.state = State::Linked(pooled);
+                self.linked(pooled, self.registry.now());
                 Step::Again
             }
             // It was dead: the next one, please.
             Ok(None) => match self.pool.try_lease(self.shard) {
-                Some(pooled) => self.link(pooled, Instant::now()).unwrap_or(Step::Again),
-                None => self.enqueue(Instant::now()),
+                Some(pooled) => self
+                    .link(pooled, self.registry.now())
+                    .unwrap_or(Step::Again),
+                None => self.enqueue(self.registry.now()),
             },
             Err(error) => Step::End(error.into()),
         }
@@ -514,7 +547,8 @@ impl Session {
         };
         let mut out = Outgoing::new(input, buffer);
         let result = self.relay.from_server(&mut linked, input, &mut out);
-        counters.sent.add(input.len() as u64);
+        let used = result.as_ref().copied().unwrap_or(input.len());
+        counters.sent.add(used as u64);
         let sent = self.connection.send(cx, out.finish());
         match result {
             Ok(used) => server
@@ -528,6 +562,9 @@ impl Session {
         }
         if sent.is_err() {
             return Step::End(Ending::Vanished);
+        }
+        if self.relay.is_refused {
+            return Step::End(Error::TransactionBlock.into());
         }
         if !self.relay.own.is_empty() {
             let own = std::mem::take(&mut self.relay.own);
@@ -595,7 +632,7 @@ impl Session {
         self.entry.set_server(0);
         self.entry.enter(Phase::Idle, now);
         self.relay.unlink();
-        self.pool.check_in(self.shard, pooled);
+        self.pool.check_in_at(self.shard, pooled, now);
     }
 
     /// `server_reset_query_always`: the server is given back by a task of its own.
@@ -635,6 +672,9 @@ impl Session {
         };
         if pooled.server.connection.has_backlog() {
             match pooled.server.connection.poll_flush(cx) {
+                Poll::Ready(Ok(())) if pooled.server.state.pipeline.is_idle() => {
+                    return self.server_is_idle();
+                }
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return self.server_failed(),
                 // The client is not read while the server does not take what it has sent.
@@ -643,11 +683,17 @@ impl Session {
         }
         if std::mem::take(&mut self.kept_is_due) && !self.connection.kept.is_empty() {
             let kept = std::mem::take(&mut self.connection.kept);
-            return scratch::with(|scratch| {
+            let step = scratch::with(|scratch| {
                 self.to_server(cx, &kept, &mut scratch.forward, &mut scratch.back)
             });
+            scratch::give_buffer(kept);
+            return step;
         }
         if self.relay.fenced && self.connection.kept.len() >= READ_AHEAD {
+            return Step::Pending;
+        }
+        if self.connection.backlog() >= READ_AHEAD {
+            // It does not take its answers, and it would get more of them from us.
             return Step::Pending;
         }
         scratch::with(
@@ -659,8 +705,7 @@ impl Session {
                     if self.connection.kept.is_empty() {
                         return self.to_server(cx, read, &mut scratch.forward, &mut scratch.back);
                     }
-                    self.connection.keep(read);
-                    self.kept_is_due = true;
+                    self.keep_more(read);
                     Step::Again
                 }
             },
@@ -704,7 +749,10 @@ impl Session {
             self.connection.keep(stays);
             self.connection.keep(&later);
         }
-        let idle = server.state.pipeline.is_idle();
+        let (idle, leaves) = (server.state.pipeline.is_idle(), !stays.is_empty());
+        if leaves {
+            self.await_message();
+        }
         if self.connection.send(cx, answers.finish()).is_err() {
             return Step::End(Ending::Vanished);
         }
@@ -758,36 +806,46 @@ impl Session {
 
     fn obey(&mut self, cx: &mut TaskContext<'_>, orders: Orders) -> Option<Ending> {
         let phase = self.entry.phase();
+        // An order may come late: the time it was given for must not be over.
+        let (ordered_for, since) = (self.entry.ordered_for(), self.entry.since());
+        let in_time = since == ordered_for;
         let ends: [PossibleEnd; 9] = [
             (Order::AdminDisconnect, true, || Error::AdminDisconnect),
             (Order::DatabaseRemoved, true, || Error::DatabaseRemoved),
-            (Order::QueryTimeout, phase == Phase::Active, || {
-                Error::QueryTimeout
-            }),
-            (Order::QueryTimeoutWaiting, phase == Phase::Waiting, || {
-                Error::QueryTimeoutWaiting
-            }),
-            (Order::QueryWaitTimeout, phase == Phase::Waiting, || {
-                crate::pool::WaitError::Timeout.into()
-            }),
-            (Order::ClientIdleTimeout, phase == Phase::Idle, || {
-                Error::IdleTimeout
-            }),
+            (
+                Order::QueryTimeout,
+                in_time && phase == Phase::Active,
+                || Error::QueryTimeout,
+            ),
+            (
+                Order::QueryTimeoutWaiting,
+                in_time && phase == Phase::Waiting,
+                || Error::QueryTimeoutWaiting,
+            ),
+            (
+                Order::QueryWaitTimeout,
+                in_time && phase == Phase::Waiting,
+                || crate::pool::WaitError::Timeout.into(),
+            ),
+            (
+                Order::ClientIdleTimeout,
+                in_time && phase == Phase::Idle,
+                || Error::IdleTimeout,
+            ),
             (
                 Order::IdleTransactionTimeout,
-                phase == Phase::IdleInTransaction,
+                in_time && phase == Phase::IdleInTransaction,
                 || Error::IdleTransactionTimeout,
             ),
             (
                 Order::TransactionTimeout,
-                self.transaction_began > 0,
+                self.transaction_began > 0 && self.transaction_began == ordered_for,
                 || Error::TransactionTimeout,
             ),
             (Order::ShuttingDown, phase == Phase::Waiting, || {
                 Error::ServerShuttingDown
             }),
         ];
-        // An order may come late: what it was for must still be so.
         for (order, still_so, error) in ends {
             if orders.has(order) && still_so {
                 return Some(error().into());
@@ -853,8 +911,11 @@ impl Session {
             }
             let mut out = Vec::new();
             error.encode(&mut out);
-            // It may not listen any more; then there is nothing more to say.
-            let _ = timeout(FAREWELL, self.connection.send_all(&out)).await;
+            // In the middle of a message it would be taken for the rest of it. And the client may not listen any more; then
+            // there is nothing more to say.
+            if !self.relay.owes_rest() {
+                let _ = timeout(FAREWELL, self.connection.send_all(&out)).await;
+            }
         }
         let State::Linked(mut pooled) = self.state else {
             return;
@@ -897,6 +958,7 @@ enum Alone {
 /// Is an incomplete message one that is only dealt with when it is complete?
 fn waits_for_all(frame: &Frame<'_>) -> bool {
     match frame.tag {
+        tag::PARSE if frame.len > KEEP_UNNAMED && frame.body().first() == Some(&0) => false,
         tag::PARSE | tag::DESCRIBE | tag::EXECUTE | tag::CLOSE | tag::SYNC | tag::FLUSH => true,
         _ => frame.len <= READ_AHEAD,
     }

@@ -26,8 +26,16 @@ pub struct UnnamedText {
 #[derive(Debug)]
 struct Version {
     number: u64,
-    /// `None`: there is no unnamed statement.
-    text: Option<UnnamedText>,
+    text: Text,
+}
+
+#[derive(Debug)]
+enum Text {
+    /// There is no unnamed statement.
+    Gone,
+    /// It was too long to be kept: only the server that got it has it.
+    NotKept,
+    Kept(UnnamedText),
 }
 
 /// Bytes a name takes besides its own: the map slot and the pointers.
@@ -114,7 +122,10 @@ impl Statements {
     #[inline]
     pub fn unnamed(&self) -> Option<(u64, &UnnamedText)> {
         let version = self.versions.back()?;
-        Some((version.number, version.text.as_ref()?))
+        match &version.text {
+            Text::Kept(text) => Some((version.number, text)),
+            Text::Gone | Text::NotKept => None,
+        }
     }
 
     /// A new unnamed statement is on its way. Returns its version number.
@@ -122,20 +133,33 @@ impl Statements {
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.clear();
         buffer.extend_from_slice(definition);
-        self.push_version(Some(UnnamedText {
+        self.push_version(Text::Kept(UnnamedText {
             definition: buffer,
             forget,
         }))
     }
 
+    /// A new unnamed statement is on its way whose text is too long to be kept: only the server that gets it has
+    /// it. Returns its version number.
+    pub fn pass_unnamed(&mut self) -> u64 {
+        self.push_version(Text::NotKept)
+    }
+
+    /// The number of the newest version, whether or not there is a text to it.
+    pub fn newest_unnamed(&self) -> Option<u64> {
+        self.versions.back().map(|version| version.number)
+    }
+
     /// The unnamed statement is about to go. `None` if there is none anyway.
     #[inline]
     pub fn drop_unnamed(&mut self) -> Option<u64> {
-        self.versions.back()?.text.as_ref()?;
-        Some(self.push_version(None))
+        match self.versions.back()?.text {
+            Text::Gone => None,
+            Text::NotKept | Text::Kept(_) => Some(self.push_version(Text::Gone)),
+        }
     }
 
-    fn push_version(&mut self, text: Option<UnnamedText>) -> u64 {
+    fn push_version(&mut self, text: Text) -> u64 {
         self.last_number += 1;
         self.versions.push_back(Version {
             number: self.last_number,
@@ -151,8 +175,8 @@ impl Statements {
             .front()
             .is_some_and(|version| version.number < number)
         {
-            if let Some(UnnamedText { definition, .. }) =
-                self.versions.pop_front().and_then(|version| version.text)
+            if let Some(Text::Kept(UnnamedText { definition, .. })) =
+                self.versions.pop_front().map(|version| version.text)
                 && definition.capacity() <= SPARE_CAPACITY
             {
                 self.spare = definition;
@@ -162,7 +186,7 @@ impl Statements {
             && self
                 .versions
                 .front()
-                .is_some_and(|version| version.text.is_none())
+                .is_some_and(|version| matches!(version.text, Text::Gone))
         {
             self.versions.clear();
         }
@@ -180,7 +204,7 @@ impl Statements {
             .iter_mut()
             .find(|version| version.number == number)
         {
-            version.text = None;
+            version.text = Text::Gone;
         }
         self.confirm_unnamed(number);
     }

@@ -1,10 +1,12 @@
 //! The time limits of clients: one sweep over the live list instead of a timer for each query.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Context;
 use crate::config::Config;
-use crate::pool::Pool;
+use crate::pool::PoolSettings;
 use crate::stats::{ClientEntry, Order, Phase};
 
 /// How often the sweep is made. A limit is kept to within this much, and never early.
@@ -13,32 +15,41 @@ pub const PERIOD: Duration = Duration::from_millis(100);
 /// Orders away every client that is over a limit.
 pub fn sweep(context: &Context) {
     let config = context.config.load();
-    let parts = context.manager.parts();
-    let now = parts.registry.now();
+    let registry = &context.manager.parts().registry;
+    let now = registry.now();
     let pools = context.manager.pools();
-    for client in parts.registry.clients() {
-        let pool = pools
-            .iter()
-            .find(|pool| pool.database == client.database && pool.user == client.pool_user);
-        if let Some(order) = pool.and_then(|pool| overdue(&client, pool, &config, now)) {
-            client.order(order);
+    let settings: HashMap<(&str, &str), Arc<PoolSettings>> = pools
+        .iter()
+        .map(|pool| ((&*pool.database, &*pool.user), pool.settings()))
+        .collect();
+    registry.each_client(|client| {
+        let key = (&*client.database, &*client.pool_user);
+        if let Some(settings) = settings.get(&key)
+            && let Some((order, since)) = overdue(client, settings, &config, now)
+        {
+            client.order_end(order, since);
         }
-    }
+    });
 }
 
-fn overdue(client: &ClientEntry, pool: &Pool, config: &Config, now: u64) -> Option<Order> {
-    let phase = client.phase();
-    let spent = now.saturating_sub(client.since());
-    let settings = pool.settings();
+/// The order for a client that is over a limit, and the beginning of the time that is over.
+fn overdue(
+    client: &ClientEntry,
+    settings: &PoolSettings,
+    config: &Config,
+    now: u64,
+) -> Option<(Order, u64)> {
+    let (phase, since) = (client.phase(), client.since());
+    let spent = now.saturating_sub(since);
     let over = |limit: u64| limit > 0 && spent >= limit;
     let transaction = client.transaction_since();
     if transaction > 0
         && settings.transaction_timeout > 0
         && now.saturating_sub(transaction) >= settings.transaction_timeout
     {
-        return Some(Order::TransactionTimeout);
+        return Some((Order::TransactionTimeout, transaction));
     }
-    match phase {
+    let order = match phase {
         Phase::Active if over(settings.query_timeout) => Some(Order::QueryTimeout),
         Phase::IdleInTransaction if over(settings.idle_transaction_timeout) => {
             Some(Order::IdleTransactionTimeout)
@@ -52,7 +63,8 @@ fn overdue(client: &ClientEntry, pool: &Pool, config: &Config, now: u64) -> Opti
         | Phase::Idle
         | Phase::LinkedIdle
         | Phase::Draining => None,
-    }
+    }?;
+    Some((order, since))
 }
 
 fn waiting(
@@ -70,7 +82,7 @@ fn waiting(
         Some(Order::QueryWaitTimeout)
     } else if over(query_timeout) {
         Some(Order::QueryTimeoutWaiting)
-    } else if over(micros(config.settings.query_wait_notify)) {
+    } else if over(micros(config.settings.query_wait_notify)) && !client.is_notified() {
         Some(Order::NotifyWaiting)
     } else {
         None

@@ -15,14 +15,14 @@ use crate::protocol::frontend::{self, BindHead, Execute, Named as NamedView, Par
 use crate::protocol::{backend::TxStatus, rewrite};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::statements::Known;
-use crate::server::{Effect, Forget, Named, StatementRef, Unnamed};
+use crate::server::{Effect, Forget, Named, State, StatementRef, Unnamed};
 use crate::sql::classify::{StatementChange, statement_changes};
 
 /// A text up to this length is looked at before it is sent on; a longer one streams through.
 const LOOK_AT: usize = 64 * 1024;
 
 /// An unnamed Parse up to this length is kept, so that a later message can use the statement on another server.
-const KEEP_UNNAMED: usize = 1 << 20;
+pub(super) const KEEP_UNNAMED: usize = 1 << 20;
 
 /// What is to be done with a message.
 enum Step {
@@ -269,12 +269,12 @@ impl Relay {
                 return Ok(Step::Incomplete);
             }
             // Too long to be kept: it serves this server only.
-            let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
-            linked.server.unnamed = Unnamed::Unknown;
-            linked
-                .server
-                .pipeline
-                .push(Expect::Forward(Request::Parse), effect);
+            let version = self.statements.pass_unnamed();
+            linked.server.unnamed = Unnamed::Of(self.id, version);
+            linked.server.pipeline.push(
+                Expect::Forward(Request::Parse),
+                Some(Effect::Unnamed(version)),
+            );
             return Ok(Step::Pass);
         }
         let parse = Parse::read(frame.body())?;
@@ -300,7 +300,7 @@ impl Relay {
                 .push(Expect::Forward(Request::Parse), None);
             return Ok(Step::Pass);
         }
-        if self.wait_for(linked, parse.name) {
+        if self.wait_for(linked, parse.name, out) {
             return Ok(Step::Fenced);
         }
         linked.counters.client_parses.add(1);
@@ -332,9 +332,15 @@ impl Relay {
     /// Must a message that uses this name wait until it is known what it means? Then nothing is taken from the client
     /// until the server has answered.
     #[inline]
-    fn wait_for(&mut self, linked: &Linked<'_>, name: &[u8]) -> bool {
+    fn wait_for(&mut self, linked: &Linked<'_>, name: &[u8], out: &mut Outgoing<'_>) -> bool {
         let wait = self.is_unsettled(name, linked.server.pipeline.batch());
-        self.fenced |= wait;
+        if wait {
+            self.fenced = true;
+            if linked.server.pipeline.needs_sync() {
+                // The batch has begun already: without its Sync the server would keep its answers to itself.
+                frontend::flush(out.insert());
+            }
+        }
         wait
     }
 
@@ -365,10 +371,7 @@ impl Relay {
         );
         self.unsettled
             .insert(name.into(), linked.server.pipeline.batch());
-        let mut known = linked
-            .server
-            .statements
-            .touch(&statement, linked.server.pipeline.batch());
+        let mut known = known(linked, &statement);
         if known == Known::Yes && transaction_may_have_failed(linked) {
             // PostgreSQL refuses nearly every text in a failed transaction, so it has to be asked.
             known = Known::InDoubt;
@@ -419,12 +422,14 @@ impl Relay {
     /// Sees to it that the server's unnamed statement is the client's: its text may have been prepared on another
     /// server, or another client's may be there now.
     fn ensure_unnamed(&self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
-        let (here, wanted) = (linked.server.unnamed, self.statements.unnamed());
-        let request = match wanted {
+        let here = linked.server.unnamed;
+        if let Some(version) = self.statements.newest_unnamed()
+            && here == Unnamed::Of(self.id, version)
+        {
+            return;
+        }
+        let request = match self.statements.unnamed() {
             Some((version, text)) => {
-                if here == Unnamed::Of(self.id, version) {
-                    return;
-                }
                 frontend::parse(out.insert(), b"", &text.definition);
                 linked.server.unnamed = Unnamed::Of(self.id, version);
                 Request::Parse
@@ -458,7 +463,7 @@ impl Relay {
                 Ok(Step::Incomplete)
             };
         };
-        if self.wait_for(linked, head.statement) {
+        if self.wait_for(linked, head.statement, out) {
             return Ok(Step::Fenced);
         }
         if !self.portals.is_empty() {
@@ -487,10 +492,14 @@ impl Relay {
         linked.counters.binds.add(1);
         let statement = &named.statement.0;
         ensure(linked, statement, out);
-        let (statement, forget) = (statement.clone(), named.forget.clone());
-        self.bind_forgetting(linked, head.portal, forget, out);
         let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
-        rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
+        if named.forget.is_none() {
+            rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
+        } else {
+            let (statement, forget) = (statement.clone(), named.forget.clone());
+            self.bind_forgetting(linked, head.portal, forget, out);
+            rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
+        }
         linked
             .server
             .pipeline
@@ -551,7 +560,7 @@ impl Relay {
             linked.server.pipeline.push(Expect::Forward(request), None);
             return Ok(Step::Pass);
         }
-        if self.wait_for(linked, described.name) {
+        if self.wait_for(linked, described.name, out) {
             return Ok(Step::Fenced);
         }
         if described.name.is_empty() {
@@ -628,7 +637,7 @@ impl Relay {
                     .push(Expect::Forward(Request::Close), effect);
                 return Ok(Step::Pass);
             }
-            if self.wait_for(linked, closed.name) {
+            if self.wait_for(linked, closed.name, out) {
                 return Ok(Step::Fenced);
             }
             if let Some(named) = self.statements.remove(closed.name) {
@@ -649,7 +658,6 @@ impl Relay {
                 return Ok(Step::Done);
             }
         }
-        let _ = out;
         linked
             .server
             .pipeline
@@ -682,13 +690,25 @@ fn transaction_may_have_failed(linked: &Linked<'_>) -> bool {
     linked.server.status == TxStatus::Failed || linked.server.pipeline.owes_ready()
 }
 
+/// What will be known of the statement by the time the server gets what is sent next.
+#[inline]
+fn known(linked: &mut Linked<'_>, statement: &Statement) -> Known {
+    let State {
+        statements,
+        pipeline,
+        ..
+    } = &mut *linked.server;
+    match statements.touch(statement, pipeline.batch()) {
+        // It may have been evicted in an earlier batch, whose Close the server may skip.
+        Known::No if pipeline.owes_ready() => Known::InDoubt,
+        known => known,
+    }
+}
+
 /// Sees to it that the server has the statement by the time it gets what is sent next.
 #[inline]
 fn ensure(linked: &mut Linked<'_>, statement: &Arc<Statement>, out: &mut Outgoing<'_>) {
-    let known = linked
-        .server
-        .statements
-        .touch(statement, linked.server.pipeline.batch());
+    let known = known(linked, statement);
     if known == Known::Yes {
         linked.count(true);
     } else {

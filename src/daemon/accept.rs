@@ -122,6 +122,20 @@ impl Acceptors {
     }
 }
 
+/// Will it fail again until others have gone?
+fn is_exhaustion(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(nix::errno::Errno::from_raw);
+    matches!(
+        errno,
+        Some(
+            nix::errno::Errno::EMFILE
+                | nix::errno::Errno::ENFILE
+                | nix::errno::Errno::ENOBUFS
+                | nix::errno::Errno::ENOMEM
+        )
+    )
+}
+
 async fn accept_all<F: Future<Output = io::Result<Detached>>>(
     accept: impl Fn() -> F,
     reception: &Reception,
@@ -129,12 +143,12 @@ async fn accept_all<F: Future<Output = io::Result<Detached>>>(
     loop {
         match accept().await {
             Ok(socket) => reception.receive(socket),
-            // The one that wanted in has left already.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(error) => {
+            Err(error) if is_exhaustion(&error) => {
                 tracing::error!("accept() failed: {error}");
                 tokio::time::sleep(PAUSE).await;
             }
+            // accept(2): the one that wanted in has left already, or its network failed.
+            Err(error) => tracing::debug!("accept() failed: {error}"),
         }
     }
 }

@@ -91,6 +91,12 @@ impl Connection {
         !self.backlog.is_empty()
     }
 
+    /// How many bytes the socket has not taken yet.
+    #[inline]
+    pub fn backlog(&self) -> usize {
+        self.backlog.len() - self.sent
+    }
+
     /// Sends what is waiting; `Ready` when nothing is left.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self
@@ -111,7 +117,14 @@ impl Connection {
     }
 
     /// Keeps what was not used of the bytes just read.
+    #[inline]
     pub fn keep(&mut self, rest: &[u8]) {
+        if rest.is_empty() {
+            return;
+        }
+        if self.kept.capacity() == 0 {
+            self.kept = scratch::take_buffer();
+        }
         self.kept.extend_from_slice(rest);
     }
 

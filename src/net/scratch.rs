@@ -45,6 +45,33 @@ impl Scratch {
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new());
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Above this, a buffer is not kept for the next who needs one.
+const SPARE_CAPACITY: usize = 4 * 1024;
+
+/// So many are kept.
+const SPARES: usize = 64;
+
+/// An empty buffer for a connection that has to keep something for a while.
+pub fn take_buffer() -> Vec<u8> {
+    SPARE
+        .with(|spare| spare.borrow_mut().pop())
+        .unwrap_or_default()
+}
+
+/// Takes such a buffer back, or another that is not needed any more.
+pub fn give_buffer(mut buffer: Vec<u8>) {
+    if (1..=SPARE_CAPACITY).contains(&buffer.capacity()) {
+        buffer.clear();
+        SPARE.with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARES {
+                spare.push(buffer);
+            }
+        });
+    }
 }
 
 /// Runs `f` with this thread's buffers. Calls do not nest: an inner one gets buffers of its own,

@@ -4,14 +4,15 @@
 //! when the socket has nothing for us, so a message costs one system call a direction.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::stats::registry::Peer;
@@ -132,6 +133,11 @@ impl Detached {
     }
 }
 
+/// Is there something to read, or the end?
+fn peek(socket: &SockRef<'_>) -> io::Result<()> {
+    socket.peek(&mut [MaybeUninit::uninit(); 1]).map(|_| ())
+}
+
 impl Stream {
     /// Connects to a server. A host name's addresses are tried one after the other. Cancel-safe: a
     /// dropped attempt is closed.
@@ -181,11 +187,15 @@ impl Stream {
     /// looks at what the reactor has noticed. Anything that comes from an idle server (its end, an
     /// error, a notice) makes it false.
     pub fn is_quiet(&self) -> bool {
-        let mut cx = Context::from_waker(Waker::noop());
-        match self {
-            Self::Tcp(stream) => stream.poll_read_ready(&mut cx).is_pending(),
-            Self::Unix(stream) => stream.poll_read_ready(&mut cx).is_pending(),
-        }
+        // Not by `poll_read_ready`: a task that has used up its share of polls is told `Pending` by that. The
+        // closure is called only if there was something; it may be known to us, the last read having filled its buffer.
+        let seen = match self {
+            Self::Tcp(stream) => stream.try_io(Interest::READABLE, || peek(&SockRef::from(stream))),
+            Self::Unix(stream) => {
+                stream.try_io(Interest::READABLE, || peek(&SockRef::from(stream)))
+            }
+        };
+        matches!(seen, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Writes what fits at once, without waiting: for a farewell on a connection that is closed

@@ -60,10 +60,10 @@ pub async fn look_up(
     let row = pooled
         .server
         .ask(config.auth_query(database).as_bytes(), user.as_bytes())
-        .await?;
-    let shard = pool.shard_of(worker);
-    pool.check_in(shard, pooled);
-    let Some(row) = row else { return Ok(None) };
+        .await;
+    // A query that failed has hurt nobody; a connection that failed is closed there.
+    pool.check_in(pool.shard_of(worker), pooled);
+    let Some(row) = row? else { return Ok(None) };
     let mut columns = row.into_iter();
     let (Some(Some(name)), Some(secret), None) = (columns.next(), columns.next(), columns.next())
     else {

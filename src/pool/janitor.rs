@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::Manager;
 
@@ -20,7 +20,7 @@ pub async fn run(manager: Arc<Manager>) {
     manager.make_forced_pools();
     loop {
         tokio::select! {
-            now = tick.tick() => sweep(&manager, now),
+            _ = tick.tick() => sweep(&manager),
             () = kick.notified() => {}
         }
         for pool in manager.pools() {
@@ -31,10 +31,10 @@ pub async fn run(manager: Arc<Manager>) {
     }
 }
 
-fn sweep(manager: &Manager, now: Instant) {
+fn sweep(manager: &Manager) {
     let config = manager.parts().config.load();
     for pool in manager.pools() {
-        pool.sweep(now);
+        pool.sweep();
         let forced = config
             .databases
             .get(&pool.database)

@@ -128,16 +128,21 @@ impl Manager {
         learned: Learned,
     ) -> Arc<Pool> {
         let user = config.server_user(database, client_user).to_owned();
-        let credentials = credentials(config, database, client_user, &user, learned);
+        let (stored, credentials) = credentials(config, database, client_user, &user, learned);
         let key = (database.name.clone(), user);
         if let Some(pool) = self.pools.map.read().get(&key) {
-            pool.set_credentials(credentials);
+            pool.set_credentials(stored, credentials);
             return pool.clone();
         }
         let mut pools = self.pools.map.write();
         let pool = pools.entry(key.clone()).or_insert_with(|| {
-            let settings = PoolSettings::new(config, database, &key.1, &self.parts.tracked, 1);
-            let pool = Pool::new(key.clone(), settings, credentials, self.parts.clone());
+            let settings = PoolSettings::new(config, database, &key.1, &self.parts.tracked);
+            let pool = Pool::new(
+                key.clone(),
+                settings,
+                (stored, credentials),
+                self.parts.clone(),
+            );
             if self.is_paused(&key.0) {
                 pool.pause();
             }
@@ -182,13 +187,8 @@ impl Manager {
             };
             match config.database(&pool.database) {
                 Some(database) => {
-                    let settings = PoolSettings::new(
-                        config,
-                        &database,
-                        &pool.user,
-                        &self.parts.tracked,
-                        pool.generation(),
-                    );
+                    let settings =
+                        PoolSettings::new(config, &database, &pool.user, &self.parts.tracked);
                     pool.set_settings(settings);
                     self.renew_credentials(config, &database, &pool);
                     if concerned(&replaced) || (concerned(&removed) && from_fallback) {
@@ -211,12 +211,12 @@ impl Manager {
             .and_then(|text| Secret::parse(text.expose()))
             && (forced || database.users.is_empty())
         {
-            let scram = pool.credentials().scram;
-            pool.set_credentials(Credentials {
+            let credentials = Credentials {
                 user: pool.user.clone(),
-                secret: Some(secret),
-                scram,
-            });
+                secret: Some(secret.clone()),
+                scram: None,
+            };
+            pool.set_credentials(Some(secret), credentials);
         }
     }
 
@@ -373,19 +373,20 @@ pub struct Learned {
     pub scram: Option<ScramKeys>,
 }
 
+/// The secret that is configured, and what servers are logged in with: that, or what the client has taught us.
 fn credentials(
     config: &Config,
     database: &Database,
     client_user: &str,
     user: &str,
     learned: Learned,
-) -> Credentials {
+) -> (Option<Secret>, Credentials) {
     let configured = config
         .server_secret(database, client_user)
         .and_then(|text| Secret::parse(text.expose()));
     // With a forced user the client's own secret proves nothing to the server.
     let own = user == client_user && database.user.is_none();
-    let secret = match configured {
+    let secret = match configured.clone() {
         // A verifier serves nobody without the keys; a plain password the client sent serves every method.
         Some(Secret::Scram(_)) if own && matches!(learned.secret, Some(Secret::Plain(_))) => {
             learned.secret
@@ -393,11 +394,12 @@ fn credentials(
         None if own => learned.secret,
         other => other,
     };
-    Credentials {
+    let credentials = Credentials {
         user: user.to_owned(),
         secret,
         scram: if own { learned.scram } else { None },
-    }
+    };
+    (configured, credentials)
 }
 
 fn named(changes: &[Change], wanted: DatabaseEffect) -> impl Iterator<Item = &str> {

@@ -1,8 +1,6 @@
 //! Opening servers: who is let to open one, what happens when it is there or fails.
 
 use std::sync::Arc;
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::accounting::Wanted;
@@ -207,7 +205,8 @@ impl Pool {
 async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, worker: usize) {
     let pool = slot.pool.clone();
     let credentials = pool.credentials();
-    match connect(&settings.target, credentials, &pool.parts.registry, worker).await {
+    let place = (worker, pool.generation());
+    match connect(&settings.target, credentials, &pool.parts.registry, place).await {
         Ok(Connected { server, welcome }) => {
             slot.opened();
             pool.greet(welcome);
@@ -221,17 +220,14 @@ async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, work
                     "new connection to server (from {from})"
                 );
             }
-            pool.check_in(shard, Pooled { server, slot });
+            pool.admit(shard, Pooled { server, slot });
+            if pool.has_waiters() {
+                pool.feed();
+            }
         }
         Err(error) => {
             slot.failed(&error, &settings);
             pool.attempt_failed(&error);
         }
     }
-}
-
-/// How old a server may get: `server_lifetime` shortened by up to a tenth, so that servers that were
-/// made together do not all go in the same second.
-pub(super) fn lifetime(settings: &PoolSettings, server: &Server) -> Duration {
-    settings.lifetime.mul_f64(1.0 - server.jitter / 10.0)
 }

@@ -54,13 +54,7 @@ pub struct PoolSettings {
 
 impl PoolSettings {
     /// The settings for the pool of `database` and the server-side `user`.
-    pub fn new(
-        config: &Config,
-        database: &Database,
-        user: &str,
-        tracked: &TrackedNames,
-        generation: u64,
-    ) -> Self {
+    pub fn new(config: &Config, database: &Database, user: &str, tracked: &TrackedNames) -> Self {
         let all = &config.settings;
         let mode = config.pool_mode(database, user);
         let query = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
@@ -73,7 +67,7 @@ impl PoolSettings {
                 min: config.min_pool_size(database, user),
                 longest_pause: all.server_login_retry,
             },
-            target: target(config, database, tracked, generation),
+            target: target(config, database, tracked),
             max_db_connections: config.max_db_connections(database),
             max_user_connections: config.max_user_connections(user),
             lifetime: config.server_lifetime(database, user),
@@ -108,7 +102,7 @@ impl PoolSettings {
     }
 }
 
-fn micros(time: Duration) -> u64 {
+pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
@@ -126,7 +120,7 @@ pub fn tcp_options(config: &Config) -> TcpOptions {
     }
 }
 
-fn target(config: &Config, database: &Database, tracked: &TrackedNames, generation: u64) -> Target {
+fn target(config: &Config, database: &Database, tracked: &TrackedNames) -> Target {
     let parameters = [
         ("client_encoding", &database.client_encoding),
         ("datestyle", &database.datestyle),
@@ -145,7 +139,6 @@ fn target(config: &Config, database: &Database, tracked: &TrackedNames, generati
         connect_query: database.connect_query.clone(),
         limit: config.server_connect_timeout(database),
         tracked: tracked.clone(),
-        generation,
     }
 }
 

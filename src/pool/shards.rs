@@ -17,16 +17,20 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::accounting::{Accounting, Demand};
 use super::manager::Parts;
-use super::open::lifetime;
+use super::settings::micros;
 use super::{PoolSettings, Pooled, WaitError, Waiter};
+use crate::auth::Secret;
 use crate::auth::server_login::Credentials;
-use crate::server::Doom;
 use crate::server::session::Tracked;
+use crate::server::{Doom, Server};
 use crate::stats::{Counters, ServerState};
+
+/// By how many milliseconds somebody on another worker must be ahead to be served first: crossing over costs more than
+/// the wait of a few.
+const CROSSING: u64 = 5;
 
 /// Nobody waits.
 const NOBODY: u64 = u64::MAX;
@@ -38,6 +42,13 @@ pub type Welcome = Vec<(Vec<u8>, Vec<u8>)>;
 struct Inner {
     idle: VecDeque<Pooled>,
     waiters: VecDeque<Ticket>,
+}
+
+/// What servers are logged in with, and the configured secret that goes for it.
+#[derive(Debug)]
+struct Known {
+    stored: Option<Secret>,
+    credentials: Credentials,
 }
 
 /// A place in the queue.
@@ -102,11 +113,15 @@ pub struct Pool {
     turn: usize,
     settings: ArcSwap<PoolSettings>,
     version: AtomicU64,
+    /// `server_round_robin`.
+    lends_oldest: AtomicBool,
+    /// `server_lifetime` in microseconds.
+    lifetime: AtomicU64,
     generation: AtomicU64,
     may_grow: AtomicBool,
     paused: AtomicBool,
     removed: AtomicBool,
-    credentials: Mutex<Credentials>,
+    credentials: Mutex<Known>,
     welcome: Mutex<Option<Arc<Welcome>>>,
     counters: Box<[Counters]>,
 }
@@ -115,7 +130,7 @@ impl Pool {
     pub(super) fn new(
         (database, user): (String, String),
         settings: PoolSettings,
-        credentials: Credentials,
+        (stored, credentials): (Option<Secret>, Credentials),
         parts: Parts,
     ) -> Self {
         let count = parts.workers.count();
@@ -136,13 +151,18 @@ impl Pool {
             accounting: Mutex::default(),
             shards,
             turn,
-            generation: AtomicU64::new(settings.target.generation),
+            generation: AtomicU64::new(1),
+            lends_oldest: AtomicBool::new(settings.round_robin),
+            lifetime: AtomicU64::new(micros(settings.lifetime)),
             settings: ArcSwap::from_pointee(settings),
             version: AtomicU64::new(1),
             may_grow: AtomicBool::new(true),
             paused: AtomicBool::new(false),
             removed: AtomicBool::new(false),
-            credentials: Mutex::new(credentials),
+            credentials: Mutex::new(Known {
+                stored,
+                credentials,
+            }),
             welcome: Mutex::default(),
             counters: (0..count).map(|_| Counters::default()).collect(),
             parts,
@@ -154,13 +174,17 @@ impl Pool {
         self.settings.load_full()
     }
 
-    /// Changes whenever the settings do, so that a client knows when to ask for them again.
+    /// Changes whenever the settings or the homes do, so that a client knows when to ask for them again.
     #[inline]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
     pub(super) fn set_settings(&self, settings: PoolSettings) {
+        self.lends_oldest
+            .store(settings.round_robin, Ordering::Relaxed);
+        self.lifetime
+            .store(micros(settings.lifetime), Ordering::Relaxed);
         self.settings.store(Arc::new(settings));
         self.version.fetch_add(1, Ordering::AcqRel);
         self.note_growth();
@@ -199,6 +223,8 @@ impl Pool {
             let worker = (self.turn + at) % in_use.max(1);
             shard.worker.store(worker, Ordering::Relaxed);
         }
+        // For those who stay where they are: their shard may be another one.
+        self.version.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The shard of a worker; the first one if the pool does not live there.
@@ -212,14 +238,23 @@ impl Pool {
             .map_or(0, |shard| shard.worker.load(Ordering::Relaxed))
     }
 
-    /// Logs in with these from now on.
-    pub fn set_credentials(&self, credentials: Credentials) {
-        *self.credentials.lock() = credentials;
+    /// Logs in with these from now on. What a client's login has taught us is kept as long as the configured secret,
+    /// `stored`, is the same and nothing newer is learned.
+    pub fn set_credentials(&self, stored: Option<Secret>, mut credentials: Credentials) {
+        let mut known = self.credentials.lock();
+        let learned_nothing = credentials.secret == stored && credentials.scram.is_none();
+        if known.stored == stored && learned_nothing {
+            credentials = known.credentials.clone();
+        }
+        *known = Known {
+            stored,
+            credentials,
+        };
     }
 
     /// What new servers log in with.
     pub(super) fn credentials(&self) -> Credentials {
-        self.credentials.lock().clone()
+        self.credentials.lock().credentials.clone()
     }
 
     /// What the servers said at login, if there has been one.
@@ -298,8 +333,14 @@ impl Pool {
 
     /// Gives a server back. It goes to whoever has waited longest, or becomes idle; if it is not
     /// proved clean, or not wanted any more, it is closed.
-    pub fn check_in(self: &Arc<Self>, shard: usize, mut pooled: Pooled) {
-        if let Some(reason) = self.reason_to_close(&pooled) {
+    pub fn check_in(self: &Arc<Self>, shard: usize, pooled: Pooled) {
+        self.check_in_at(shard, pooled, self.parts.registry.now());
+    }
+
+    /// The same for a caller that knows the time, in microseconds after the epoch.
+    #[inline]
+    pub fn check_in_at(self: &Arc<Self>, shard: usize, mut pooled: Pooled, now: u64) {
+        if let Some(reason) = self.reason_to_close(&pooled, now) {
             if let Some(counters) = self.counters(pooled.server.home)
                 && pooled.server.state.doom == Some(Doom::Desync)
             {
@@ -312,8 +353,17 @@ impl Pool {
             self.wait_for_cancels(shard, pooled);
             return;
         }
-        pooled.server.idle_since = Instant::now();
+        pooled.server.idle_since = now;
         self.hand_over(shard, pooled);
+    }
+
+    /// Takes in a fresh server. However short its life is to be, it serves once.
+    pub(super) fn admit(self: &Arc<Self>, shard: usize, mut pooled: Pooled) {
+        pooled.server.idle_since = self.parts.registry.now();
+        match self.reason_to_refuse(&pooled) {
+            Some(reason) => pooled.close(reason),
+            None => self.hand_over(shard, pooled),
+        }
     }
 
     /// A cancel request is on its way to the server: nobody gets it before that is through.
@@ -326,7 +376,23 @@ impl Pool {
         });
     }
 
-    fn reason_to_close(&self, pooled: &Pooled) -> Option<&'static str> {
+    fn reason_to_close(&self, pooled: &Pooled, now: u64) -> Option<&'static str> {
+        self.reason_to_refuse(pooled).or_else(|| {
+            self.is_expired(&pooled.server, now)
+                .then_some("server lifetime over")
+        })
+    }
+
+    /// Is it older than `server_lifetime`, shortened by up to a tenth?
+    #[inline]
+    #[allow(clippy::cast_precision_loss, reason = "a lifetime need not be exact")]
+    fn is_expired(&self, server: &Server, now: u64) -> bool {
+        let age = now.saturating_sub(server.entry.connected) as f64;
+        let lifetime = self.lifetime.load(Ordering::Relaxed) as f64;
+        age >= lifetime * (1.0 - server.jitter / 10.0)
+    }
+
+    fn reason_to_refuse(&self, pooled: &Pooled) -> Option<&'static str> {
         let server = &pooled.server;
         if !server.is_clean() {
             return Some(match server.state.doom {
@@ -347,10 +413,6 @@ impl Pool {
         {
             return Some("close_needed");
         }
-        let settings = self.settings.load();
-        if settings.lifetime.is_zero() {
-            return Some("server lifetime over");
-        }
         None
     }
 
@@ -368,6 +430,12 @@ impl Pool {
                 .map_or(NOBODY, |ticket| ticket.since / 1000);
             let (theirs, sibling) = self.oldest_elsewhere(shard);
             if mine == NOBODY && theirs == NOBODY {
+                if !self.is_open() {
+                    // Whoever closes the pool, or pauses it, has been here already, or comes after us.
+                    drop(inner);
+                    server.close("pause mode");
+                    return;
+                }
                 inner.idle.push_back(server);
                 own.publish(&inner);
                 drop(inner);
@@ -376,7 +444,7 @@ impl Pool {
                     return;
                 }
                 pooled = self.take_idle(shard, false);
-            } else if mine <= theirs {
+            } else if mine <= theirs.saturating_add(CROSSING) {
                 pooled = self.give_to_first(own, inner, server);
             } else if let Some(other) = self.shards.get(sibling) {
                 drop(inner);
@@ -424,7 +492,7 @@ impl Pool {
                 if (in_turn && !inner.waiters.is_empty()) || inner.idle.is_empty() {
                     return None;
                 }
-                let taken = if self.settings.load().round_robin {
+                let taken = if self.lends_oldest.load(Ordering::Relaxed) {
                     inner.idle.pop_front()
                 } else {
                     inner.idle.pop_back()
@@ -541,7 +609,7 @@ impl Pool {
     }
 
     /// Since when the longest-idle server is idle.
-    pub(super) fn idle_since(&self) -> Option<Instant> {
+    pub(super) fn idle_since(&self) -> Option<u64> {
         self.shards
             .iter()
             .filter_map(|shard| {
@@ -558,7 +626,7 @@ impl Pool {
 
     /// Closes the longest-idle server.
     pub(super) fn evict(&self) -> bool {
-        let mut longest: Option<(Instant, usize)> = None;
+        let mut longest: Option<(u64, usize)> = None;
         for (at, shard) in self.shards.iter().enumerate() {
             let since = shard
                 .inner
@@ -616,8 +684,11 @@ impl Pool {
 
     /// Closes idle servers that are over their time, dirty or too many; marks those that must be
     /// checked before use.
-    pub(super) fn sweep(&self, now: Instant) {
-        let settings = self.settings();
+    pub(super) fn sweep(&self) {
+        let (settings, now) = (self.settings(), self.parts.registry.now());
+        if !self.is_open() {
+            self.close_all_idle("pause mode");
+        }
         let open = self.open_servers();
         let mut surplus = self.accounting.lock().surplus(&settings.sizes);
         let spare = std::cell::Cell::new(open.saturating_sub(settings.sizes.min));
@@ -635,11 +706,11 @@ impl Pool {
         &self,
         pooled: &Pooled,
         settings: &PoolSettings,
-        now: Instant,
+        now: u64,
         spare: &std::cell::Cell<usize>,
     ) -> Option<&'static str> {
         let server = &pooled.server;
-        let idle = now.saturating_duration_since(server.idle_since);
+        let idle = Duration::from_micros(now.saturating_sub(server.idle_since));
         if !server.is_quiet() {
             return Some("idle server got dirty");
         }
@@ -648,7 +719,8 @@ impl Pool {
         {
             return Some("close_needed");
         }
-        if now.saturating_duration_since(server.created) > lifetime(settings, server) {
+        // A lifetime of 0 is one use.
+        if self.is_expired(server, now) && !settings.lifetime.is_zero() {
             return Some("server lifetime over");
         }
         if !settings.idle_timeout.is_zero() && idle > settings.idle_timeout && spare.get() > 0 {
@@ -675,10 +747,7 @@ impl Pool {
 
     /// Replaces all servers: idle ones now, others when they are given back.
     pub fn reconnect(&self) {
-        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut settings = (*self.settings()).clone();
-        settings.target.generation = generation;
-        self.set_settings(settings);
+        self.generation.fetch_add(1, Ordering::SeqCst);
         self.accounting.lock().forgive();
         *self.welcome.lock() = None;
         for server in self.parts.registry.servers() {
@@ -692,6 +761,11 @@ impl Pool {
     /// Is it paused?
     pub fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Relaxed)
+    }
+
+    /// Is its database gone from the configuration?
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_open(&self) -> bool {

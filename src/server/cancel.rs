@@ -1,5 +1,6 @@
 //! Sending CancelRequest to PostgreSQL (`protocol-flow`, "Canceling Requests in Progress").
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -18,6 +19,7 @@ pub async fn send(
     tcp: &TcpOptions,
     limit: Duration,
 ) -> Result<(), Error> {
+    let mut sent = false;
     let deal = async {
         let stream = Stream::connect(address, tcp)
             .await
@@ -29,6 +31,7 @@ pub async fn send(
             guard.server().cancel_pid,
             &guard.server().cancel_key.0,
         );
+        sent = true;
         connection.send_all(&out).await?;
         while connection.read_more().await? > 0 {
             connection.kept.clear();
@@ -37,7 +40,11 @@ pub async fn send(
     };
     let result = timeout(limit, deal)
         .await
-        .map_err(|_| Error::ConnectTimeout)?;
+        .unwrap_or(Err(Error::ConnectTimeout));
+    if sent && result.is_err() {
+        // It may still hit, and nobody knows when: not somebody else's query.
+        guard.server().close_needed.store(true, Ordering::SeqCst);
+    }
     drop(guard);
     result
 }

@@ -41,8 +41,6 @@ pub struct Target {
     pub limit: Duration,
     /// Which parameters are tracked.
     pub tracked: TrackedNames,
-    /// The pool's generation.
-    pub generation: u64,
 }
 
 /// A fresh server and what it said of itself at login, in its order: name and value.
@@ -59,7 +57,7 @@ pub async fn connect(
     target: &Target,
     credentials: Credentials,
     registry: &Arc<Registry>,
-    worker: usize,
+    (worker, generation): (usize, u64),
 ) -> Result<Connected, Error> {
     let attempt = async {
         let stream = Stream::connect(&target.address, &target.tcp)
@@ -67,7 +65,7 @@ pub async fn connect(
             .map_err(Error::Connect)?;
         let user = credentials.user.clone();
         let greeted = Greeted::login(stream, target, credentials).await?;
-        let mut connected = greeted.into_server(target, user, registry, worker)?;
+        let mut connected = greeted.into_server(target, user, registry, (worker, generation))?;
         if let Some(query) = &target.connect_query {
             match connected.server.run(query.as_bytes()).await {
                 Err(Error::Query(text)) => tracing::warn!(
@@ -75,6 +73,9 @@ pub async fn connect(
                     "connect_query failed: {text}"
                 ),
                 result => result?,
+            }
+            if !connected.server.is_clean() {
+                return Err(Error::ConnectQuery);
             }
         }
         Ok(connected)
@@ -191,7 +192,7 @@ impl Greeted {
         target: &Target,
         user: String,
         registry: &Arc<Registry>,
-        worker: usize,
+        (worker, generation): (usize, u64),
     ) -> Result<Connected, Error> {
         if self.status != TxStatus::Idle {
             return Err(Error::Unexpected(tag::READY_FOR_QUERY.into()));
@@ -224,9 +225,9 @@ impl Greeted {
             entry: registry.enter_server(entry),
             home: worker,
             created: now,
-            idle_since: now,
-            generation: target.generation,
+            idle_since: registry.epoch.micros(now),
             jitter: rand::random(),
+            generation,
             address: target.address.clone(),
         });
         Ok(Connected {

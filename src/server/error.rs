@@ -35,6 +35,9 @@ pub enum Error {
     /// A message that does not belong there.
     #[error("unexpected message {0:?} from server during login")]
     Unexpected(char),
+    /// `connect_query` leaves a transaction open.
+    #[error("connect_query leaves a transaction open")]
+    ConnectQuery,
     /// A query of the pooler's own failed.
     #[error("{0}")]
     Query(String),

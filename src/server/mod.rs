@@ -140,13 +140,13 @@ pub struct Server {
     pub home: usize,
     /// When it was connected.
     pub created: Instant,
-    /// When it was last given back.
-    pub idle_since: Instant,
-    /// The pool's generation it belongs to; an outdated one is closed.
-    pub generation: u64,
+    /// When it was last given back, in microseconds after the registry's epoch.
+    pub idle_since: u64,
     /// Fraction (0 to 1) by which its life is shortened, so that servers made together do not all
     /// go together.
     pub jitter: f64,
+    /// The pool's generation it belongs to; an outdated one is closed.
+    pub generation: u64,
     /// Where it is.
     pub address: Arc<Address>,
 }

@@ -116,6 +116,13 @@ impl Statements {
         }
     }
 
+    /// Something has dropped statements here, nobody knows which.
+    pub fn doubt_all(&mut self) {
+        for (_, entry) in &mut self.entries {
+            entry.standing = Standing::InDoubt;
+        }
+    }
+
     /// Its Close was not done. It is the first to go next time.
     pub fn restore(&mut self, statement: Arc<Statement>) {
         let id = statement.id();

@@ -11,7 +11,6 @@ use std::task::Waker;
 use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
-use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -95,7 +94,9 @@ impl Epoch {
     /// Microseconds from the epoch to `at`.
     #[inline]
     pub fn micros(&self, at: Instant) -> u64 {
-        u64::try_from(at.saturating_duration_since(self.instant).as_micros()).unwrap_or(u64::MAX)
+        let passed = at.saturating_duration_since(self.instant);
+        // Not `as_micros`, which calculates in 128 bits.
+        passed.as_secs() * 1_000_000 + u64::from(passed.subsec_micros())
     }
 
     /// The wall-clock time of a number made by [`micros`](Self::micros).
@@ -141,7 +142,10 @@ pub struct ClientEntry {
     server: AtomicU64,
     orders: AtomicU32,
     notified: AtomicBool,
-    waker: AtomicWaker,
+    /// What the orders given last were for: since when the client had been doing what it is told to end.
+    ordered_for: AtomicU64,
+    /// Kept for all orders of its life on a worker: one that an order took away could be missing for the next.
+    waker: Mutex<Option<Waker>>,
 }
 
 /// A cancel key as given to a client; 4 bytes in protocol 3.0, up to 256 in 3.2.
@@ -218,13 +222,14 @@ impl ClientEntry {
             server: AtomicU64::new(0),
             orders: AtomicU32::new(0),
             notified: AtomicBool::new(false),
-            waker: AtomicWaker::new(),
+            ordered_for: AtomicU64::new(0),
+            waker: Mutex::default(),
         }
     }
 
     /// What it is doing.
     pub fn phase(&self) -> Phase {
-        Phase::from_u8(self.phase.load(Ordering::Relaxed))
+        Phase::from_u8(self.phase.load(Ordering::Acquire))
     }
 
     /// Since when, in microseconds after the epoch.
@@ -250,8 +255,9 @@ impl ClientEntry {
     /// Enters a phase. Called by its own task.
     #[inline]
     pub fn enter(&self, phase: Phase, now: u64) {
-        self.phase.store(phase as u8, Ordering::Relaxed);
+        // Whoever sees the phase sees its time.
         self.since.store(now, Ordering::Relaxed);
+        self.phase.store(phase as u8, Ordering::Release);
     }
 
     /// A request begins. Called by its own task.
@@ -286,7 +292,20 @@ impl ClientEntry {
     /// Tells its task to do something.
     pub fn order(&self, order: Order) {
         self.orders.fetch_or(order as u32, Ordering::SeqCst);
-        self.waker.wake();
+        if let Some(waker) = &*self.waker.lock() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Tells its task that a time is over that began at `since`. Void if the client is doing something else by then.
+    pub fn order_end(&self, order: Order, since: u64) {
+        self.ordered_for.store(since, Ordering::SeqCst);
+        self.order(order);
+    }
+
+    /// The beginning of the time that the last [`order_end`](Self::order_end) was about.
+    pub fn ordered_for(&self) -> u64 {
+        self.ordered_for.load(Ordering::SeqCst)
     }
 
     /// Is this order among those not yet taken?
@@ -302,7 +321,12 @@ impl ClientEntry {
 
     /// Where orders wake its task. Called by its own task before it first waits.
     pub fn register(&self, waker: &Waker) {
-        self.waker.register(waker);
+        *self.waker.lock() = Some(waker.clone());
+    }
+
+    /// Has it been told that it waits?
+    pub fn is_notified(&self) -> bool {
+        self.notified.load(Ordering::Relaxed)
     }
 
     /// Marks that the client was told that it is queued; true the first time since
@@ -609,6 +633,11 @@ impl Registry {
     /// All clients, in no order.
     pub fn clients(&self) -> Vec<Arc<ClientEntry>> {
         self.clients.iter().map(|entry| entry.clone()).collect()
+    }
+
+    /// Calls `look` for every client. Connections can neither come nor go meanwhile.
+    pub fn each_client(&self, mut look: impl FnMut(&ClientEntry)) {
+        self.clients.iter().for_each(|entry| look(&entry));
     }
 
     /// All servers, in no order.
