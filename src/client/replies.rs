@@ -26,6 +26,7 @@ impl Relay {
         while at < input.len() {
             if self.outbound.left > 0 {
                 at += pass_body(&mut self.outbound, input, at, out);
+                self.answer(linked, out);
                 continue;
             }
             let rest = input.get(at..).unwrap_or_default();
@@ -50,11 +51,12 @@ impl Relay {
         Ok(at)
     }
 
-    /// Puts in what it is our turn to say.
+    /// Puts in what it is our turn to say: not in the middle of a message that is only half through.
     #[inline]
-    #[allow(clippy::unused_self, reason = "a step of the relay")]
     pub fn answer(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
-        while let Some(request) = linked.server.pipeline.take_synthesized() {
+        while self.outbound.left == 0
+            && let Some(request) = linked.server.pipeline.take_synthesized()
+        {
             match request {
                 Request::Parse => backend::parse_complete(out.insert()),
                 // Outside of a transaction block, by what `skips_alone` means.
