@@ -122,9 +122,9 @@ impl Relay {
                 linked.server.statements.confirm(*id);
             }
             Effect::Unnamed(version) => self.statements.confirm_unnamed(*version),
+            Effect::Evicted(statement) => linked.server.statements.closed(statement.0.id()),
             Effect::Named { sent: None, .. }
             | Effect::Closed(..)
-            | Effect::Evicted(_)
             | Effect::UnnamedReplaced
             | Effect::Duplicate(_)
             | Effect::Forget(_) => {}
