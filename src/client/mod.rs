@@ -12,6 +12,8 @@ mod drain;
 pub mod error;
 pub mod handshake;
 mod login;
+#[cfg(test)]
+mod model;
 mod parameters;
 mod prepare;
 mod relay;
