@@ -15,7 +15,7 @@ use crate::pool::Pooled;
 use crate::protocol::backend::TxStatus;
 use crate::protocol::frontend;
 use crate::server::pipeline::{Expect, Request};
-use crate::server::{self, Doom, Unnamed, cancel};
+use crate::server::{self, Doom, State, Unnamed, cancel};
 
 /// How long a server may take to come clean.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ async fn settle(pooled: &mut Pooled, relay: &mut Relay, orderly: bool) -> Result
         return Err(Doom::ClientLeft);
     }
     let grace = if orderly { GRACE } else { Duration::ZERO };
-    ask_for_replies(pooled);
+    ask(pooled);
     if timeout_at(Instant::now() + grace, read_all(pooled, relay))
         .await
         .is_err()
@@ -62,7 +62,10 @@ async fn settle(pooled: &mut Pooled, relay: &mut Relay, orderly: bool) -> Result
         cancel_query(pooled, relay.id);
         read_all(pooled, relay).await?;
     }
-    end_transaction(pooled);
+    end(pooled);
+    read_all(pooled, relay).await?;
+    // A batch that failed may have had a BEGIN in it, which shows only in the reply to the Sync.
+    end(pooled);
     read_all(pooled, relay).await?;
     let state = &pooled.server.state;
     if state.pipeline.is_idle() && state.status == TxStatus::Idle {
@@ -74,34 +77,44 @@ async fn settle(pooled: &mut Pooled, relay: &mut Relay, orderly: bool) -> Result
 
 /// Makes the server say all that it owes for what was sent: breaks off COPY data, and has it flush the replies of a
 /// batch whose Sync never came.
-fn ask_for_replies(pooled: &mut Pooled) {
-    let pipeline = &mut pooled.server.state.pipeline;
-    let mut out = Vec::new();
+pub(super) fn ask_for_replies(state: &mut State, out: &mut Vec<u8>) {
+    let pipeline = &mut state.pipeline;
     if pipeline.takes_copy_data() {
         pipeline.end_copy();
-        frontend::copy_fail(&mut out, b"client disconnected");
+        frontend::copy_fail(out, b"client disconnected");
     }
-    if pipeline.needs_sync() {
-        frontend::flush(&mut out);
+    // Not only where a Sync is wanting as far as we know: one that was sent may be ignored for a COPY.
+    if !pipeline.is_idle() {
+        frontend::flush(out);
     }
-    pooled.server.connection.queue(&out);
+}
+
+fn ask(pooled: &mut Pooled) {
+    let server = &mut pooled.server;
+    let mut out = Vec::new();
+    ask_for_replies(&mut server.state, &mut out);
+    server.connection.queue(&out);
 }
 
 /// Once nothing is owed: whatever transaction is open is rolled back, as PostgreSQL does when a client of its own goes. A
 /// Sync in the place of ROLLBACK would commit an open batch; only after an error is it the one way out.
-fn end_transaction(pooled: &mut Pooled) {
-    let state = &mut pooled.server.state;
-    let mut out = Vec::new();
+pub(super) fn end_transaction(state: &mut State, out: &mut Vec<u8>) {
     if state.pipeline.is_skipping() {
-        frontend::sync(&mut out);
+        frontend::sync(out);
         state.pipeline.push_sync(Expect::Swallow(Request::Sync));
     }
     if state.pipeline.needs_sync() || state.status != TxStatus::Idle {
-        frontend::query(&mut out, b"ROLLBACK");
+        frontend::query(out, b"ROLLBACK");
         state.unnamed = Unnamed::Unknown;
         state.pipeline.push(Expect::Swallow(Request::Query), None);
     }
-    pooled.server.connection.queue(&out);
+}
+
+fn end(pooled: &mut Pooled) {
+    let server = &mut pooled.server;
+    let mut out = Vec::new();
+    end_transaction(&mut server.state, &mut out);
+    server.connection.queue(&out);
 }
 
 /// Reads until the server owes nothing.
@@ -127,7 +140,7 @@ fn poll_read_all(
         let state = &pooled.server.state;
         if state.pipeline.takes_copy_data() {
             // The COPY began only after the client had left.
-            ask_for_replies(pooled);
+            ask(pooled);
             continue;
         }
         if state.pipeline.owes_nothing() && !pooled.server.connection.has_backlog() {
@@ -178,6 +191,7 @@ fn discard(pooled: &mut Pooled, relay: &mut Relay, bytes: &[u8]) -> Result<(), D
         &mut Outgoing::new(&input, &mut nowhere),
     );
     let used = used.map_err(|_| Doom::Desync)?;
+    // The Sync that ends a failed COPY's batch.
     server.connection.queue(&std::mem::take(&mut relay.own));
     server
         .connection

@@ -255,6 +255,7 @@ impl Client {
             tracked,
             portals: std::collections::HashMap::default(),
             unsettled: std::collections::HashMap::default(),
+            unnamed_changed: None,
             fenced: false,
             skips_alone: false,
             sync_is_due: false,

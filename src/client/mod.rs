@@ -5,12 +5,15 @@
 //! happens to the bytes is [`translate`]'s (to the server) and [`replies`]' (to the client), both without I/O.
 //! A client that leaves its server in the middle of something is cleaned up after by [`drain`].
 
+mod alone;
 pub mod cancel;
 mod context;
 mod drain;
 pub mod error;
 pub mod handshake;
 mod login;
+#[cfg(test)]
+mod model;
 mod parameters;
 mod prepare;
 mod relay;

@@ -50,6 +50,8 @@ pub struct Relay {
     /// Names that were given or taken away by messages the server has not answered yet, with their batch. If an
     /// earlier batch fails these changes may be undone, so a later one waits before it uses such a name.
     pub unsettled: HashMap<Box<[u8]>, u64, ahash::RandomState>,
+    /// The same for the unnamed statement: the batch in which it was last made or dropped.
+    pub unnamed_changed: Option<u64>,
     /// Nothing more is taken from the client until the server owes nothing: the last message may have
     /// changed what names mean.
     pub fenced: bool,
@@ -148,6 +150,9 @@ impl Relay {
     /// Does what this name means depend on an earlier batch that is not answered yet?
     #[inline]
     pub fn is_unsettled(&self, name: &[u8], batch: u64) -> bool {
+        if name.is_empty() {
+            return self.unnamed_changed.is_some_and(|changed| changed < batch);
+        }
         !self.unsettled.is_empty()
             && self
                 .unsettled
@@ -155,10 +160,16 @@ impl Relay {
                 .is_some_and(|&changed| changed < batch)
     }
 
+    /// All is answered: it is known what every name means.
+    pub fn settle(&mut self) {
+        self.unsettled.clear();
+        self.unnamed_changed = None;
+    }
+
     /// The link ends: what lived with it is gone.
     pub fn unlink(&mut self) {
         self.fenced = false;
-        self.unsettled.clear();
+        self.settle();
         if !self.portals.is_empty() {
             self.portals.clear();
         }

@@ -30,6 +30,7 @@ impl Relay {
         while at < input.len() && self.is_refused == was_refused {
             if self.outbound.left > 0 {
                 at += pass_body(&mut self.outbound, input, at, out);
+                self.answer(linked, out);
                 continue;
             }
             let rest = input.get(at..).unwrap_or_default();
@@ -54,11 +55,12 @@ impl Relay {
         Ok(at)
     }
 
-    /// Puts in what it is our turn to say.
+    /// Puts in what it is our turn to say: not in the middle of a message that is only half through.
     #[inline]
-    #[allow(clippy::unused_self, reason = "a step of the relay")]
     pub fn answer(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
-        while let Some(request) = linked.server.pipeline.take_synthesized() {
+        while self.outbound.left == 0
+            && let Some(request) = linked.server.pipeline.take_synthesized()
+        {
             match request {
                 Request::Parse => backend::parse_complete(out.insert()),
                 // Outside of a transaction block, by what `skips_alone` means.
@@ -128,9 +130,9 @@ impl Relay {
                 linked.server.statements.confirm(*id);
             }
             Effect::Unnamed(version) => self.statements.confirm_unnamed(*version),
+            Effect::Evicted(statement) => linked.server.statements.closed(statement.0.id()),
             Effect::Named { sent: None, .. }
             | Effect::Closed(..)
-            | Effect::Evicted(_)
             | Effect::UnnamedReplaced
             | Effect::Duplicate(_)
             | Effect::Forget(_) => {}

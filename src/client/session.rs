@@ -23,15 +23,15 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::alone::Alone;
 use super::error::Ending;
 use super::relay::{Linked, Outgoing, Relay};
-use super::translate::KEEP_UNNAMED;
 use super::{Context, Error, drain, prepare};
 use crate::config::PoolMode;
 use crate::net::{Connection, scratch};
 use crate::pool::{Pool, Pooled, Waiter};
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
-use crate::protocol::frame::{Frame, cut};
+use crate::protocol::frame::cut;
 use crate::protocol::frontend::tag;
 use crate::protocol::sqlstate;
 use crate::server::Doom;
@@ -39,7 +39,7 @@ use crate::stats::registry::{ClientGuard, Orders};
 use crate::stats::{Order, Phase, Registry, ServerState};
 
 /// A client that waits is still read, so that its end is noticed; but only so far.
-const READ_AHEAD: usize = 64 * 1024;
+pub(super) const READ_AHEAD: usize = 64 * 1024;
 
 /// How long the last message to a client may take to get off.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -266,14 +266,20 @@ impl Session {
         forward: &mut Vec<u8>,
         back: &mut Vec<u8>,
     ) -> Step {
-        let used = match self.answer_alone(cx, bytes) {
+        let mut answers = Vec::new();
+        let alone = self.relay.without_server(bytes, &mut answers);
+        if self.connection.send(cx, &answers).is_err() {
+            return Step::End(Ending::Vanished);
+        }
+        let used = match alone {
             Ok(Alone::Server(used)) => used,
             Ok(Alone::Nothing(used)) => {
                 self.connection.keep(bytes.get(used..).unwrap_or_default());
                 self.await_message();
                 return Step::Again;
             }
-            Err(ending) => return Step::End(ending),
+            Ok(Alone::Terminated) => return Step::End(Ending::Terminated),
+            Err(error) => return Step::End(error.into()),
         };
         let bytes = bytes.get(used..).unwrap_or_default();
         let now = self.registry.now();
@@ -287,53 +293,6 @@ impl Session {
             return step;
         }
         self.to_server(cx, bytes, forward, back)
-    }
-
-    /// Deals with messages that need no server; says how many bytes that were.
-    fn answer_alone(&mut self, cx: &mut TaskContext<'_>, bytes: &[u8]) -> Result<Alone, Ending> {
-        let mut used = 0;
-        loop {
-            let rest = bytes.get(used..).unwrap_or_default();
-            if self.relay.inbound.left > 0 {
-                // The rest of a message that is dropped, like late COPY data.
-                let here = self.relay.inbound.left.min(rest.len());
-                self.relay.inbound.left -= here;
-                used += here;
-                if here == 0 {
-                    return Ok(Alone::Nothing(used));
-                }
-                continue;
-            }
-            let frame = cut(rest, self.relay.settings.max_packet_size).map_err(Error::from)?;
-            let Some(frame) = frame else {
-                return Ok(Alone::Nothing(used));
-            };
-            match frame.tag {
-                tag::TERMINATE => return Err(Ending::Terminated),
-                other if self.relay.skips_alone && other != tag::SYNC => {
-                    self.relay.inbound.left = frame.missing();
-                    self.relay.inbound.forward = false;
-                }
-                tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL => {
-                    self.relay.inbound.left = frame.missing();
-                    self.relay.inbound.forward = false;
-                }
-                tag::SYNC if frame.is_complete() => {
-                    self.relay.skips_alone = false;
-                    let mut out = Vec::new();
-                    backend::ready_for_query(&mut out, TxStatus::Idle);
-                    self.connection
-                        .send(cx, &out)
-                        .map_err(|_| Ending::Vanished)?;
-                }
-                // A message that will be wanted whole gets its server when it is.
-                _ if !frame.is_complete() && waits_for_all(&frame) => {
-                    return Ok(Alone::Nothing(used));
-                }
-                _ => return Ok(Alone::Server(used)),
-            }
-            used += frame.bytes.len();
-        }
     }
 
     fn refresh_settings(&mut self) {
@@ -946,20 +905,3 @@ enum Way {
 
 /// An order, whether what it is for is still so, and the error it leads to.
 type PossibleEnd = (Order, bool, fn() -> Error);
-
-/// What is left when everything is done that needs no server.
-enum Alone {
-    /// Nothing that could be dealt with now; so many bytes were used.
-    Nothing(usize),
-    /// A message that needs a server, after so many bytes.
-    Server(usize),
-}
-
-/// Is an incomplete message one that is only dealt with when it is complete?
-fn waits_for_all(frame: &Frame<'_>) -> bool {
-    match frame.tag {
-        tag::PARSE if frame.len > KEEP_UNNAMED && frame.body().first() == Some(&0) => false,
-        tag::PARSE | tag::DESCRIBE | tag::EXECUTE | tag::CLOSE | tag::SYNC | tag::FLUSH => true,
-        _ => frame.len <= READ_AHEAD,
-    }
-}

@@ -150,13 +150,11 @@ impl Statements {
         self.versions.back().map(|version| version.number)
     }
 
-    /// The unnamed statement is about to go. `None` if there is none anyway.
+    /// The unnamed statement is about to go. `None` if there is none anyway, whatever becomes of what is under way.
     #[inline]
     pub fn drop_unnamed(&mut self) -> Option<u64> {
-        match self.versions.back()?.text {
-            Text::Gone => None,
-            Text::NotKept | Text::Kept(_) => Some(self.push_version(Text::Gone)),
-        }
+        self.versions.back()?;
+        Some(self.push_version(Text::Gone))
     }
 
     fn push_version(&mut self, text: Text) -> u64 {
@@ -277,6 +275,18 @@ mod tests {
         assert_eq!(unnamed(&statements), None);
         statements.skip_unnamed(dropped);
         assert_eq!(unnamed(&statements), Some(&b"a"[..]));
+    }
+
+    #[test]
+    fn a_query_drops_what_a_skipped_close_has_left() {
+        let mut statements = Statements::default();
+        let first = statements.replace_unnamed(b"a", None);
+        let close = statements.drop_unnamed().unwrap();
+        let query = statements.drop_unnamed().unwrap();
+        statements.confirm_unnamed(first);
+        statements.skip_unnamed(close);
+        statements.confirm_unnamed(query);
+        assert_eq!(unnamed(&statements), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::protocol::frontend::{self, BindHead, Execute, Named as NamedView, Par
 use crate::protocol::{backend::TxStatus, rewrite};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::statements::Known;
-use crate::server::{Effect, Forget, Named, State, StatementRef, Unnamed};
+use crate::server::{Effect, Forget, Named, StatementRef, Unnamed};
 use crate::sql::classify::{StatementChange, statement_changes};
 
 /// A text up to this length is looked at before it is sent on; a longer one streams through.
@@ -51,7 +51,7 @@ impl Relay {
     ) -> Result<usize, Error> {
         let mut at = 0;
         if linked.server.pipeline.owes_nothing() {
-            self.unsettled.clear();
+            self.settle();
         }
         while at < input.len() && !self.terminated {
             if self.inbound.left > 0 {
@@ -131,7 +131,7 @@ impl Relay {
             tag::DESCRIBE => self.describe(linked, frame, out),
             tag::EXECUTE => self.execute(linked, frame, out),
             tag::CLOSE => self.close(linked, frame, out),
-            tag::SYNC => Ok(self.sync(linked, out)),
+            tag::SYNC => Ok(Self::sync(linked)),
             tag::FLUSH => Ok(Step::Pass),
             tag::FUNCTION_CALL => {
                 linked
@@ -168,6 +168,11 @@ impl Relay {
             let sql = frontend::Query::read(frame.body())?.sql;
             let changes = statement_changes(sql);
             if !changes.is_empty() {
+                if linked.server.pipeline.awaits_server() {
+                    // What is under way may fail, and so decide which of the names there are.
+                    self.fence(linked, out);
+                    return Ok(Step::Fenced);
+                }
                 self.query_that_drops_names(linked, sql, &changes, out);
                 return Ok(Step::Done);
             }
@@ -175,7 +180,7 @@ impl Relay {
             return Ok(Step::Incomplete);
         }
         let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
-        linked.server.unnamed = Unnamed::Unknown;
+        self.unnamed_becomes(linked, Unnamed::Unknown);
         linked
             .server
             .pipeline
@@ -215,19 +220,23 @@ impl Relay {
             forget.push(Forget::Name(name.as_slice().into()));
         }
         text.extend_from_slice(sql.get(copied..).unwrap_or_default());
-        // In a failed transaction nothing is dropped, and nothing could be prepared.
-        if stand_ins > 0 && linked.server.status != TxStatus::Failed {
+        // In a failed transaction, too: the text may end it first, and an empty statement can be prepared there.
+        if stand_ins > 0 {
+            let is_in_batch = linked.server.pipeline.needs_sync();
             (0..stand_ins).for_each(|number| self.put_stand_in(linked, number, out));
-            frontend::sync(out.insert());
-            linked
-                .server
-                .pipeline
-                .push_sync(Expect::Swallow(Request::Sync));
+            // One in the middle of the client's batch would commit what it has done.
+            if !is_in_batch {
+                frontend::sync(out.insert());
+                linked
+                    .server
+                    .pipeline
+                    .push_sync(Expect::Swallow(Request::Sync));
+            }
         }
         if let Some(version) = self.statements.drop_unnamed() {
             self.statements.confirm_unnamed(version);
         }
-        linked.server.unnamed = Unnamed::Unknown;
+        self.unnamed_becomes(linked, Unnamed::Unknown);
         linked.server.pipeline.push(
             Expect::Forward(Request::Query),
             Some(Effect::Forget(forget)),
@@ -241,15 +250,19 @@ impl Relay {
         format!("{}gone{number}", self.registry.prefix()).into_bytes()
     }
 
-    /// Prepares a stand-in: an empty statement, which can be prepared whatever the session looks like.
-    fn put_stand_in(&self, linked: &mut Linked<'_>, number: usize, out: &mut Outgoing<'_>) {
-        let name = self.stand_in(number);
-        // One may be left from a portal that was bound and not run.
-        frontend::close(out.insert(), Target::Statement, &name);
+    /// Sees to it that there is no stand-in: one may be left where it was not dropped.
+    fn take_stand_in(&self, linked: &mut Linked<'_>, number: usize, out: &mut Outgoing<'_>) {
+        frontend::close(out.insert(), Target::Statement, &self.stand_in(number));
         linked
             .server
             .pipeline
             .push(Expect::Swallow(Request::Close), None);
+    }
+
+    /// Prepares a stand-in: an empty statement, which can be prepared whatever the session looks like.
+    fn put_stand_in(&self, linked: &mut Linked<'_>, number: usize, out: &mut Outgoing<'_>) {
+        self.take_stand_in(linked, number, out);
+        let name = self.stand_in(number);
         frontend::parse(out.insert(), &name, &[0, 0, 0]);
         linked
             .server
@@ -270,7 +283,7 @@ impl Relay {
             }
             // Too long to be kept: it serves this server only.
             let version = self.statements.pass_unnamed();
-            linked.server.unnamed = Unnamed::Of(self.id, version);
+            self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
             linked.server.pipeline.push(
                 Expect::Forward(Request::Parse),
                 Some(Effect::Unnamed(version)),
@@ -282,7 +295,7 @@ impl Relay {
         let definition = rewritten.as_deref().unwrap_or(parse.rest);
         if unnamed {
             let version = self.statements.replace_unnamed(definition, forget);
-            linked.server.unnamed = Unnamed::Of(self.id, version);
+            self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
             linked.server.pipeline.push(
                 Expect::Forward(Request::Parse),
                 Some(Effect::Unnamed(version)),
@@ -332,16 +345,21 @@ impl Relay {
     /// Must a message that uses this name wait until it is known what it means? Then nothing is taken from the client
     /// until the server has answered.
     #[inline]
-    fn wait_for(&mut self, linked: &Linked<'_>, name: &[u8], out: &mut Outgoing<'_>) -> bool {
+    fn wait_for(&mut self, linked: &mut Linked<'_>, name: &[u8], out: &mut Outgoing<'_>) -> bool {
         let wait = self.is_unsettled(name, linked.server.pipeline.batch());
         if wait {
-            self.fenced = true;
-            if linked.server.pipeline.needs_sync() {
-                // The batch has begun already: without its Sync the server would keep its answers to itself.
-                frontend::flush(out.insert());
-            }
+            self.fence(linked, out);
         }
         wait
+    }
+
+    /// Nothing more is taken from the client until the server has answered all that was sent.
+    fn fence(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
+        self.fenced = true;
+        if linked.server.pipeline.needs_sync() {
+            // The client's Sync stands behind the fence: without it the server may hold its answers back.
+            frontend::flush(out.insert());
+        }
     }
 
     #[allow(clippy::too_many_arguments, reason = "what one Parse is made of")]
@@ -371,7 +389,10 @@ impl Relay {
         );
         self.unsettled
             .insert(name.into(), linked.server.pipeline.batch());
-        let mut known = known(linked, &statement);
+        let mut known = linked
+            .server
+            .statements
+            .touch(&statement, linked.server.pipeline.batch());
         if known == Known::Yes && transaction_may_have_failed(linked) {
             // PostgreSQL refuses nearly every text in a failed transaction, so it has to be asked.
             known = Known::InDoubt;
@@ -399,6 +420,7 @@ impl Relay {
                 out,
             );
         }
+        make_room(linked, self.settings.max_prepared_statements, out);
         Ok(Step::Done)
     }
 
@@ -419,9 +441,17 @@ impl Relay {
         );
     }
 
+    /// Notes what the server's unnamed statement is once it has done what is being sent. A later batch can't rest on it
+    /// before this one is answered: if it fails, whatever was there before stays, which may be another client's.
+    #[inline]
+    fn unnamed_becomes(&mut self, linked: &mut Linked<'_>, unnamed: Unnamed) {
+        linked.server.unnamed = unnamed;
+        self.unnamed_changed = Some(linked.server.pipeline.batch());
+    }
+
     /// Sees to it that the server's unnamed statement is the client's: its text may have been prepared on another
     /// server, or another client's may be there now.
-    fn ensure_unnamed(&self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
+    fn ensure_unnamed(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
         let here = linked.server.unnamed;
         if let Some(version) = self.statements.newest_unnamed()
             && here == Unnamed::Of(self.id, version)
@@ -431,7 +461,7 @@ impl Relay {
         let request = match self.statements.unnamed() {
             Some((version, text)) => {
                 frontend::parse(out.insert(), b"", &text.definition);
-                linked.server.unnamed = Unnamed::Of(self.id, version);
+                self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
                 Request::Parse
             }
             None => {
@@ -440,7 +470,7 @@ impl Relay {
                 }
                 // So that PostgreSQL says that there is none.
                 frontend::close(out.insert(), Target::Statement, b"");
-                linked.server.unnamed = Unnamed::Empty;
+                self.unnamed_becomes(linked, Unnamed::Empty);
                 Request::Close
             }
         };
@@ -475,7 +505,7 @@ impl Relay {
                 .statements
                 .unnamed()
                 .and_then(|(_, text)| text.forget.clone());
-            self.bind_forgetting(linked, head.portal, forget, out);
+            self.note_portal(head.portal, forget);
             linked
                 .server
                 .pipeline
@@ -492,14 +522,11 @@ impl Relay {
         linked.counters.binds.add(1);
         let statement = &named.statement.0;
         ensure(linked, statement, out);
+        make_room(linked, self.settings.max_prepared_statements, out);
         let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
-        if named.forget.is_none() {
-            rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
-        } else {
-            let (statement, forget) = (statement.clone(), named.forget.clone());
-            self.bind_forgetting(linked, head.portal, forget, out);
-            rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
-        }
+        rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
+        let forget = named.forget.clone();
+        self.note_portal(head.portal, forget);
         linked
             .server
             .pipeline
@@ -526,20 +553,10 @@ impl Relay {
         Ok(Step::PassAfter(HEADER_LEN + head.len))
     }
 
-    fn bind_forgetting(
-        &mut self,
-        linked: &mut Linked<'_>,
-        portal: &[u8],
-        forget: Option<Forget>,
-        out: &mut Outgoing<'_>,
-    ) {
-        let Some(forget) = forget else { return };
-        if let Forget::Name(name) = &forget
-            && self.statements.get(name).is_some()
-        {
-            self.put_stand_in(linked, 0, out);
+    fn note_portal(&mut self, portal: &[u8], forget: Option<Forget>) {
+        if let Some(forget) = forget {
+            self.portals.insert(portal.into(), forget);
         }
-        self.portals.insert(portal.into(), forget);
     }
 
     fn describe(
@@ -566,7 +583,9 @@ impl Relay {
         if described.name.is_empty() {
             self.ensure_unnamed(linked, out);
         } else if let Some(named) = self.statements.get(described.name) {
+            let limit = self.settings.max_prepared_statements;
             ensure(linked, &named.statement.0, out);
+            make_room(linked, limit, out);
             rewrite::named(
                 out.insert(),
                 tag::DESCRIBE,
@@ -599,7 +618,20 @@ impl Relay {
         if !self.portals.is_empty()
             && let Some(forget) = self.portals.get(Execute::read(frame.body())?.portal)
         {
-            let effect = Effect::Forget(vec![forget.clone()]);
+            if linked.server.pipeline.awaits_server() {
+                // What is under way may fail, and so decide whether there is such a name.
+                self.fence(linked, out);
+                return Ok(Step::Fenced);
+            }
+            let forget = forget.clone();
+            if let Forget::Name(name) = &forget {
+                if self.statements.get(name).is_some() {
+                    self.put_stand_in(linked, 0, out);
+                } else {
+                    self.take_stand_in(linked, 0, out);
+                }
+            }
+            let effect = Effect::Forget(vec![forget]);
             linked
                 .server
                 .pipeline
@@ -630,7 +662,7 @@ impl Relay {
         if closed.target == Target::Statement {
             if closed.name.is_empty() {
                 let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
-                linked.server.unnamed = Unnamed::Unknown;
+                self.unnamed_becomes(linked, Unnamed::Unknown);
                 linked
                     .server
                     .pipeline
@@ -665,22 +697,11 @@ impl Relay {
         Ok(Step::Pass)
     }
 
-    /// Before the Sync, which ends the batch, statements over the limit are closed: not earlier, since the
-    /// batch may still use them.
-    fn sync(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) -> Step {
-        let pipeline = &mut linked.server.pipeline;
-        if !pipeline.is_skipping() && !pipeline.takes_copy_data() {
-            while let Some(surplus) = linked
-                .server
-                .statements
-                .evict_over(self.settings.max_prepared_statements)
-            {
-                frontend::close(out.insert(), Target::Statement, surplus.name());
-                let effect = Effect::Evicted(StatementRef(surplus));
-                pipeline.push(Expect::Swallow(Request::Close), Some(effect));
-            }
-        }
-        pipeline.push_sync(Expect::Forward(Request::Sync));
+    fn sync(linked: &mut Linked<'_>) -> Step {
+        linked
+            .server
+            .pipeline
+            .push_sync(Expect::Forward(Request::Sync));
         Step::Pass
     }
 }
@@ -690,25 +711,13 @@ fn transaction_may_have_failed(linked: &Linked<'_>) -> bool {
     linked.server.status == TxStatus::Failed || linked.server.pipeline.owes_ready()
 }
 
-/// What will be known of the statement by the time the server gets what is sent next.
-#[inline]
-fn known(linked: &mut Linked<'_>, statement: &Statement) -> Known {
-    let State {
-        statements,
-        pipeline,
-        ..
-    } = &mut *linked.server;
-    match statements.touch(statement, pipeline.batch()) {
-        // It may have been evicted in an earlier batch, whose Close the server may skip.
-        Known::No if pipeline.owes_ready() => Known::InDoubt,
-        known => known,
-    }
-}
-
 /// Sees to it that the server has the statement by the time it gets what is sent next.
 #[inline]
 fn ensure(linked: &mut Linked<'_>, statement: &Arc<Statement>, out: &mut Outgoing<'_>) {
-    let known = known(linked, statement);
+    let known = linked
+        .server
+        .statements
+        .touch(statement, linked.server.pipeline.batch());
     if known == Known::Yes {
         linked.count(true);
     } else {
@@ -720,6 +729,20 @@ fn ensure(linked: &mut Linked<'_>, statement: &Arc<Statement>, out: &mut Outgoin
             (Expect::Swallow(Request::Parse), effect),
             out,
         );
+    }
+}
+
+/// Closes statements over the limit. Only where the client itself says something of the extended protocol: a Close before
+/// its Sync would stand inside of COPY data if its Execute is of a COPY, which ends the connection. Those that the
+/// batch has used stay, since it may use them again.
+#[inline]
+fn make_room(linked: &mut Linked<'_>, limit: usize, out: &mut Outgoing<'_>) {
+    let pipeline = &mut linked.server.pipeline;
+    let batch = pipeline.batch();
+    while let Some(surplus) = linked.server.statements.evict_over(limit, batch) {
+        frontend::close(out.insert(), Target::Statement, surplus.name());
+        let effect = Effect::Evicted(StatementRef(surplus));
+        pipeline.push(Expect::Swallow(Request::Close), Some(effect));
     }
 }
 

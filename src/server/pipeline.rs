@@ -214,6 +214,13 @@ impl<E> Pipeline<E> {
         self.entries.is_empty()
     }
 
+    /// Is there a reply that must come from the server? What only the pooler still has to say needs no waiting.
+    pub fn awaits_server(&self) -> bool {
+        self.entries
+            .iter()
+            .any(|entry| !matches!(entry.expect, Expect::Synthesize(_)))
+    }
+
     /// Does nothing follow the request that is being answered, but the Sync that ends it?
     pub fn owes_nothing_more(&self) -> bool {
         self.entries

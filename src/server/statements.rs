@@ -6,7 +6,7 @@
 //! whatever the server has.
 //!
 //! The list may stand over its limit while a batch is being sent, since a statement the batch still
-//! names must not be closed under it; the surplus is closed just before the Sync.
+//! names must not be closed under it; the surplus is closed by a later batch.
 
 use std::sync::Arc;
 
@@ -40,18 +40,23 @@ enum Standing {
 struct Entry {
     statement: Arc<Statement>,
     standing: Standing,
+    /// The batch that used it last.
+    used: u64,
 }
 
 /// The least-recently-used list of one server.
 #[derive(Debug)]
 pub struct Statements {
     entries: LruCache<u64, Entry, ahash::RandomState>,
+    /// Those whose Close is on its way. It may be skipped, so a Parse of one of these is not safe without another.
+    closing: Vec<u64>,
 }
 
 impl Default for Statements {
     fn default() -> Self {
         Self {
             entries: LruCache::unbounded_with_hasher(ahash::RandomState::new()),
+            closing: Vec::new(),
         }
     }
 }
@@ -61,15 +66,18 @@ impl Statements {
     /// as just used.
     #[inline]
     pub fn touch(&mut self, statement: &Statement, batch: u64) -> Known {
-        match self
-            .entries
-            .get(&statement.id())
-            .map(|entry| entry.standing)
-        {
-            None => Known::No,
-            Some(Standing::Prepared) => Known::Yes,
-            Some(Standing::Sent { batch: sent, .. }) if sent == batch => Known::Yes,
-            Some(Standing::Sent { .. } | Standing::InDoubt) => Known::InDoubt,
+        let Some(entry) = self.entries.get_mut(&statement.id()) else {
+            return if self.closing.contains(&statement.id()) {
+                Known::InDoubt
+            } else {
+                Known::No
+            };
+        };
+        entry.used = batch;
+        match entry.standing {
+            Standing::Prepared => Known::Yes,
+            Standing::Sent { batch: sent, .. } if sent == batch => Known::Yes,
+            Standing::Sent { .. } | Standing::InDoubt => Known::InDoubt,
         }
     }
 
@@ -91,6 +99,7 @@ impl Statements {
             Entry {
                 statement: statement.clone(),
                 standing,
+                used: batch,
             },
         );
     }
@@ -123,25 +132,37 @@ impl Statements {
         }
     }
 
+    /// Its Close was done, or will never be.
+    pub fn closed(&mut self, id: u64) {
+        if let Some(at) = self.closing.iter().position(|&closing| closing == id) {
+            self.closing.swap_remove(at);
+        }
+    }
+
     /// Its Close was not done. It is the first to go next time.
     pub fn restore(&mut self, statement: Arc<Statement>) {
         let id = statement.id();
+        self.closed(id);
         self.entries.put(
             id,
             Entry {
                 statement,
                 standing: Standing::InDoubt,
+                used: 0,
             },
         );
         self.entries.demote(&id);
     }
 
-    /// Takes out the statement used longest ago if there are more than `limit`.
-    pub fn evict_over(&mut self, limit: usize) -> Option<Arc<Statement>> {
-        if self.entries.len() <= limit {
+    /// Takes out the statement used longest ago, to be closed, if there are more than `limit`, but none that this batch has used.
+    #[inline]
+    pub fn evict_over(&mut self, limit: usize, batch: u64) -> Option<Arc<Statement>> {
+        if self.entries.len() <= limit || self.entries.peek_lru()?.1.used >= batch {
             return None;
         }
-        self.entries.pop_lru().map(|(_, entry)| entry.statement)
+        let (id, entry) = self.entries.pop_lru()?;
+        self.closing.push(id);
+        Some(entry.statement)
     }
 
     /// Forgets everything: the server said `DEALLOCATE ALL` or `DISCARD ALL`.
@@ -184,8 +205,29 @@ mod tests {
             list.sent(statement, 0);
         }
         assert_eq!(list.touch(&a, 0), Known::Yes);
-        assert_eq!(list.evict_over(2).unwrap().id(), b.id());
-        assert!(list.evict_over(2).is_none());
+        assert_eq!(list.evict_over(2, 1).unwrap().id(), b.id());
+        assert!(list.evict_over(2, 1).is_none());
+    }
+
+    #[test]
+    fn an_evicted_statement_is_in_doubt_until_its_close_is_done() {
+        let [a] = statements(1).try_into().unwrap();
+        let mut list = Statements::default();
+        list.sent(&a, 0);
+        list.evict_over(0, 1).unwrap();
+        assert_eq!(list.touch(&a, 2), Known::InDoubt);
+        list.closed(a.id());
+        assert_eq!(list.touch(&a, 2), Known::No);
+    }
+
+    #[test]
+    fn what_the_batch_has_used_stays() {
+        let [a, b] = statements(2).try_into().unwrap();
+        let mut list = Statements::default();
+        list.sent(&a, 0);
+        list.sent(&b, 1);
+        assert_eq!(list.evict_over(0, 1).unwrap().id(), a.id());
+        assert!(list.evict_over(0, 1).is_none());
     }
 
     #[test]
@@ -194,9 +236,9 @@ mod tests {
         let mut list = Statements::default();
         list.sent(&a, 0);
         list.sent(&b, 0);
-        let evicted = list.evict_over(1).unwrap();
+        let evicted = list.evict_over(1, 1).unwrap();
         list.restore(evicted);
-        assert_eq!(list.evict_over(1).unwrap().id(), a.id());
+        assert_eq!(list.evict_over(1, 1).unwrap().id(), a.id());
     }
 
     #[test]

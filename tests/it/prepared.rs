@@ -162,6 +162,8 @@ fn a_batch_may_use_more_statements_than_a_server_keeps() {
         let expected: Vec<String> = (0..50).map(|number| format!("{number}?")).collect();
         assert_eq!(values, expected);
     }
+    // The surplus goes with the next statement that is used.
+    prepare(&mut client, "next", "select 'next' || $1::text");
     let kept: usize = client
         .value("select count(*) from pg_prepared_statements")
         .parse()

@@ -1,0 +1,176 @@
+//! Scripts that once went wrong, as small as they get.
+
+use super::script::{Batch, Say};
+use super::{Case, Event};
+
+/// Everything a client says is on its way before the first answer.
+fn pipelined(batches: &[&[Say]]) -> Case {
+    let batch = |says: &&[Say]| Batch {
+        says: says.to_vec(),
+        waits: false,
+    };
+    let last = Batch {
+        says: vec![Say::Sync],
+        waits: true,
+    };
+    Case {
+        scripts: vec![batches.iter().map(batch).chain([last]).collect()],
+        servers: 1,
+        limit: 1,
+        adopt_every: usize::MAX,
+        events: batches.iter().map(|_| (0, Event::Say(10_000))).collect(),
+    }
+}
+
+const COPY: [Say; 4] = [
+    Say::CloseStatement("c"),
+    Say::Parse("c", "copy t from stdin"),
+    Say::Bind("", "c"),
+    Say::Execute("", 0),
+];
+
+#[test]
+fn no_statement_is_closed_in_the_middle_of_copy_data() {
+    let copy = [&COPY[..], &[Say::Sync, Say::CopyDone, Say::Sync]].concat();
+    pipelined(&[&[Say::Parse("a", "select 1"), Say::Sync], &copy]).run();
+}
+
+#[test]
+fn a_message_that_waits_for_an_earlier_batch_does_not_wait_for_its_own_sync() {
+    pipelined(&[
+        &[Say::Parse("b", "select 1"), Say::Sync],
+        &[
+            Say::Parse("a", "select 2"),
+            Say::DescribeStatement("b"),
+            Say::Sync,
+        ],
+    ])
+    .run();
+}
+
+#[test]
+fn a_failed_batch_does_not_let_the_next_one_run_another_clients_unnamed_statement() {
+    let mut case = pipelined(&[
+        &[Say::Bind("", "a"), Say::Bind("", ""), Say::Sync],
+        &[Say::Bind("", ""), Say::Execute("", 0), Say::Sync],
+    ]);
+    let other = pipelined(&[&[Say::Parse("", "select 1"), Say::Sync]]);
+    case.scripts.extend(other.scripts);
+    let first = [Event::Say(100), Event::Serve(100), Event::Answer(100)].map(|event| (1, event));
+    case.events.splice(0..0, first);
+    case.run();
+}
+
+#[test]
+fn an_answer_of_the_poolers_own_is_not_put_into_the_middle_of_a_message() {
+    let mut case = pipelined(&[
+        &[Say::Parse("a", "select 1"), Say::Sync],
+        &[
+            Say::DescribeStatement("a"),
+            Say::CloseStatement("a"),
+            Say::Sync,
+        ],
+    ]);
+    for most in [10_000, 22, 10_000] {
+        let around = [Event::Say(100), Event::Serve(10_000), Event::Answer(most)];
+        case.events.extend(around.map(|event| (0, event)));
+    }
+    case.run();
+}
+
+#[test]
+fn a_statement_whose_close_is_skipped_can_be_prepared_again() {
+    pipelined(&[
+        &[
+            Say::Parse("a", "select 1"),
+            Say::Parse("b", "select 2"),
+            Say::Sync,
+        ],
+        &[
+            Say::Parse("a", "select 1"),
+            Say::DescribeStatement("a"),
+            Say::Sync,
+        ],
+        &[Say::Bind("", "b"), Say::Sync],
+    ])
+    .run();
+}
+
+#[test]
+fn a_deallocate_behind_a_batch_that_fails_finds_what_that_has_left() {
+    pipelined(&[
+        &[
+            Say::Bind("", "a"),
+            Say::CloseStatement("b"),
+            Say::Parse("b", "select 1"),
+            Say::Sync,
+        ],
+        &[Say::Query("commit; deallocate b; select 2")],
+    ])
+    .run();
+}
+
+#[test]
+fn a_deallocate_that_is_bound_drops_what_there_is_when_it_is_run() {
+    pipelined(&[
+        &[
+            Say::Parse("a", "select 1"),
+            Say::Parse("", "deallocate a"),
+            Say::Bind("", ""),
+            Say::CloseStatement("a"),
+            Say::Execute("", 0),
+            Say::Sync,
+        ],
+        &[
+            Say::Bind("", ""),
+            Say::Parse("a", "select 2"),
+            Say::Execute("", 0),
+            Say::Sync,
+        ],
+    ])
+    .run();
+}
+
+#[test]
+fn a_rollback_with_a_deallocate_behind_it_works_in_a_failed_transaction() {
+    pipelined(&[
+        &[Say::Parse("b", "select 1"), Say::Sync],
+        &[Say::Query("begin")],
+        &[Say::Query("wrong")],
+        &[Say::Query("rollback; deallocate b")],
+    ])
+    .run();
+}
+
+#[test]
+fn a_server_is_brought_back_from_a_copy_that_its_client_leaves() {
+    let copies = [&[][..], &[Say::Sync], &[Say::Sync, Say::CopyDone]];
+    for rest in copies {
+        let copy = [&COPY[..], rest].concat();
+        let mut case = pipelined(&[&copy]);
+        case.events.push((0, Event::Leave));
+        case.run();
+    }
+}
+
+#[test]
+fn a_server_is_brought_back_from_a_transaction_begun_in_a_batch_that_fails() {
+    let mut case = pipelined(&[&[
+        Say::Parse("", "begin"),
+        Say::Bind("", ""),
+        Say::Execute("", 0),
+        Say::Bind("", "a"),
+    ]]);
+    case.events.push((0, Event::Leave));
+    case.run();
+}
+
+#[test]
+fn a_deallocate_does_not_wait_for_what_only_the_pooler_has_to_say() {
+    let mut case = pipelined(&[
+        &[Say::Parse("a", "select 1"), Say::Sync],
+        &[Say::CloseStatement("a"), Say::Query("deallocate b")],
+    ]);
+    case.scripts[0][0].waits = true;
+    case.run();
+}
