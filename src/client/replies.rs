@@ -58,6 +58,13 @@ impl Relay {
     /// Puts in what it is our turn to say: not in the middle of a message that is only half through.
     #[inline]
     pub fn answer(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
+        if linked.server.pipeline.has_synthesized() {
+            self.answer_in_turn(linked, out);
+        }
+    }
+
+    #[cold]
+    fn answer_in_turn(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
         while self.outbound.left == 0
             && let Some(request) = linked.server.pipeline.take_synthesized()
         {
@@ -91,7 +98,15 @@ impl Relay {
                 }
                 return Ok(true);
             }
-            tag::COMMAND_COMPLETE => self.command_complete(linked, frame),
+            tag::DATA_ROW => {
+                if let Some(forward) = linked.server.pipeline.row() {
+                    return Ok(forward);
+                }
+            }
+            // DEALLOCATE and DISCARD are all that matter.
+            tag::COMMAND_COMPLETE if frame.body().first() == Some(&b'D') => {
+                self.command_complete(linked, frame);
+            }
             tag::READY_FOR_QUERY => {
                 linked.server.status =
                     backend::read_ready_for_query(frame.body()).map_err(|_| desync(frame.bytes))?;

@@ -137,6 +137,11 @@ impl<'a> Cursor<'a> {
 
     /// The string up to the next NUL, which is passed over.
     fn string(&mut self) -> Result<&'a [u8], Error> {
+        // The unnamed portal and the unnamed statement, most of the time.
+        if let Some((0, rest)) = self.0.split_first() {
+            self.0 = rest;
+            return Ok(&[]);
+        }
         let nul = memchr::memchr(0, self.0).ok_or(Error::MissingNul)?;
         let (string, rest) = self.0.split_at_checked(nul).ok_or(Error::MissingNul)?;
         self.0 = rest.get(1..).unwrap_or_default();

@@ -139,6 +139,9 @@ impl Entry {
 pub struct Pipeline<E> {
     entries: VecDeque<Entry>,
     effects: VecDeque<E>,
+    /// How many of the entries are `Synthesize`, and how many are `CopyEnd`: seldom any.
+    synthesized: usize,
+    copy_ends: usize,
     /// An error came and its Sync was not sent yet: the server ignores everything else.
     skipping: bool,
     copy: CopyIn,
@@ -157,6 +160,8 @@ impl<E> Default for Pipeline<E> {
         Self {
             entries: VecDeque::new(),
             effects: VecDeque::new(),
+            synthesized: 0,
+            copy_ends: 0,
             skipping: false,
             copy: CopyIn::No,
             doubtful_syncs: 0,
@@ -175,13 +180,15 @@ impl<E> Pipeline<E> {
             Expect::Forward(request) | Expect::Swallow(request) => {
                 self.batch_is_open = !request.ends_with_ready();
             }
-            Expect::Synthesize(_) => {}
+            Expect::Synthesize(_) => self.synthesized += 1,
         }
         self.entries.push_back(Entry {
             expect,
             has_effect: effect.is_some(),
         });
-        self.effects.extend(effect);
+        if let Some(effect) = effect {
+            self.effects.push_back(effect);
+        }
     }
 
     /// Notes a Sync that is being sent. The server ignores it while it takes COPY data.
@@ -273,10 +280,13 @@ impl<E> Pipeline<E> {
         match self.copy {
             CopyIn::Open => self.copy = CopyIn::Ended,
             // Not `push`: it begins no batch, and there may be no COPY that it ends.
-            CopyIn::No | CopyIn::Ended if wanted => self.entries.push_back(Entry {
-                expect: Expect::Forward(Request::CopyEnd),
-                has_effect: false,
-            }),
+            CopyIn::No | CopyIn::Ended if wanted => {
+                self.copy_ends += 1;
+                self.entries.push_back(Entry {
+                    expect: Expect::Forward(Request::CopyEnd),
+                    has_effect: false,
+                });
+            }
             CopyIn::No | CopyIn::Ended => {}
         }
         wanted
@@ -304,8 +314,13 @@ impl<E> Pipeline<E> {
         self.entries.front().map(|entry| entry.expect.request())
     }
 
-    /// Takes the oldest request if it is for us to answer.
+    /// Is there a request, be it not the oldest, that is for us to answer?
     #[inline]
+    pub fn has_synthesized(&self) -> bool {
+        self.synthesized > 0
+    }
+
+    /// Takes the oldest request if it is for us to answer.
     pub fn take_synthesized(&mut self) -> Option<Request> {
         let Expect::Synthesize(request) = self.entries.front()?.expect else {
             return None;
@@ -314,17 +329,40 @@ impl<E> Pipeline<E> {
         Some(request)
     }
 
+    #[inline]
+    fn count_out(&mut self, expect: Expect) {
+        if matches!(expect, Expect::Synthesize(_)) {
+            self.synthesized -= 1;
+        }
+        if expect.request() == Request::CopyEnd {
+            self.copy_ends -= 1;
+        }
+    }
+
+    #[inline]
     fn pop(&mut self) -> Option<E> {
         let entry = self.entries.pop_front()?;
-        let effect = if entry.has_effect {
+        self.count_out(entry.expect);
+        while self.copy_ends > 0 && self.current() == Some(Request::CopyEnd) {
+            self.entries.pop_front();
+            self.copy_ends -= 1;
+        }
+        if entry.has_effect {
             self.effects.pop_front()
         } else {
             None
-        };
-        while self.current() == Some(Request::CopyEnd) {
-            self.entries.pop_front();
         }
-        effect
+    }
+
+    /// A DataRow came. `Some`: it is a row of what is asked for, and this is whether the client gets it. Else it is for
+    /// [`reply`](Self::reply) to judge.
+    #[inline]
+    pub fn row(&self) -> Option<bool> {
+        match self.entries.front()?.expect {
+            Expect::Forward(Request::Query | Request::Execute) => Some(true),
+            Expect::Swallow(Request::Query | Request::Execute) => Some(false),
+            Expect::Forward(_) | Expect::Swallow(_) | Expect::Synthesize(_) => None,
+        }
     }
 
     /// A message came that is neither asynchronous (notice, notification, parameter) nor an
@@ -385,13 +423,15 @@ impl<E> Pipeline<E> {
     fn open_copy(&mut self) {
         self.copy = CopyIn::Open;
         let mut at = 1;
-        while let Some(entry) = self.entries.get(at) {
-            match entry.expect.request() {
+        while let Some(expect) = self.entries.get(at).map(|entry| entry.expect) {
+            match expect.request() {
                 Request::Sync => {
                     self.entries.remove(at);
+                    self.count_out(expect);
                 }
                 Request::CopyEnd => {
                     self.entries.remove(at);
+                    self.count_out(expect);
                     self.copy = CopyIn::Ended;
                     break;
                 }
@@ -438,15 +478,6 @@ impl<E> Pipeline<E> {
                 }
             }
         }
-        undo.reverse();
-        undo
-    }
-
-    /// Forgets everything; gives back the effects of what was outstanding, newest first.
-    pub fn abandon(&mut self) -> Vec<E> {
-        self.entries.clear();
-        (self.skipping, self.batch_is_open) = (false, false);
-        let mut undo: Vec<E> = self.effects.drain(..).collect();
         undo.reverse();
         undo
     }

@@ -48,13 +48,20 @@ pub fn statement_changes(sql: &[u8]) -> Vec<StatementChange> {
 
 /// Whether `sql` begins with one of our keywords, or may have several statements.
 fn may_change(sql: &[u8]) -> bool {
-    let Some(first) = Lexer::new(sql).find(|token| !token.is_trivia()) else {
-        return false;
-    };
-    if is_word(sql, &first, b"deallocate") || is_word(sql, &first, b"discard") {
-        return true;
+    let mut rest = sql;
+    // Nearly every text begins with the letter of another keyword.
+    if !matches!(
+        sql,
+        [b'a'..=b'c' | b'e'..=b'z' | b'A'..=b'C' | b'E'..=b'Z', ..]
+    ) {
+        let Some(first) = Lexer::new(sql).find(|token| !token.is_trivia()) else {
+            return false;
+        };
+        if is_word(sql, &first, b"deallocate") || is_word(sql, &first, b"discard") {
+            return true;
+        }
+        rest = sql.get(first.span.start..).unwrap_or_default();
     }
-    let rest = sql.get(first.span.start..).unwrap_or_default();
     memchr::memchr(b';', rest).is_some_and(|semicolon| {
         let after = rest.get(semicolon..).unwrap_or_default();
         !after.iter().all(|&byte| byte == b';' || is_blank(byte))
