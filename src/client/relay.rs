@@ -88,8 +88,10 @@ pub struct Outgoing<'a> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// Sends on parts of `input`; `buffer` must be empty.
+    /// Sends on parts of `input`; `buffer` is for what is not as it came.
+    #[inline]
     pub fn new(input: &'a [u8], buffer: &'a mut Vec<u8>) -> Self {
+        buffer.clear();
         Self {
             input,
             run: 0..0,

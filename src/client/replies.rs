@@ -7,7 +7,7 @@ use crate::config::PoolMode;
 use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
 use crate::protocol::frame::{Frame, cut};
 use crate::protocol::{frontend, sqlstate};
-use crate::server::pipeline::{Desync, Expect, Reply, Request};
+use crate::server::pipeline::{Desync, Expect, Failure, Request};
 use crate::server::{Doom, Effect, Forget, Unnamed};
 
 /// The longest message accepted from a server: what its length field can say.
@@ -113,22 +113,17 @@ impl Relay {
             }
             _ => {}
         }
-        match linked.server.pipeline.reply(frame.tag)? {
-            Reply::Part { forward } => Ok(forward),
-            Reply::Done {
-                forward,
-                effect,
-                request,
-            } => {
-                if let Some(effect) = effect {
-                    self.done(linked, &effect);
-                }
-                let refused = request.ends_with_ready() && self.refuses_block(linked);
-                self.is_refused |= refused;
-                Ok(forward && !refused)
-            }
-            Reply::Failed { .. } | Reply::Aside => Ok(true),
+        let reply = linked.server.pipeline.reply(frame.tag)?;
+        if reply.has_effect
+            && let Some(effect) = linked.server.pipeline.take_effect()
+        {
+            self.done(linked, &effect);
         }
+        if reply.completes.is_some_and(Request::ends_with_ready) && self.refuses_block(linked) {
+            self.is_refused = true;
+            return Ok(false);
+        }
+        Ok(reply.forward)
     }
 
     /// In statement pooling a transaction block is an error, which the client gets instead of ReadyForQuery.
@@ -209,7 +204,7 @@ impl Relay {
             // The last word of a server: nothing of ours needs to follow.
             linked.doom(Doom::Ended);
         }
-        let Reply::Failed {
+        let Failure::Failed {
             skipped,
             failed,
             in_copy,

@@ -28,7 +28,8 @@ use super::error::Ending;
 use super::relay::{Linked, Outgoing, Relay};
 use super::{Context, Error, drain, prepare};
 use crate::config::PoolMode;
-use crate::net::{Connection, scratch};
+use crate::net::Connection;
+use crate::net::scratch::{self, Scratch};
 use crate::pool::{Pool, Pooled, Waiter};
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
 use crate::protocol::frame::cut;
@@ -179,13 +180,14 @@ impl Session {
                 }
             }
             let step = match &mut self.state {
-                State::Idle => self.poll_idle(cx),
-                State::Waiting => self.poll_waiting(cx),
+                // Not with the buffers of the thread in hand: it uses them itself.
                 State::Preparing(future) => match future.as_mut().poll(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(result) => self.prepared(result),
                 },
-                State::Linked(_) => self.poll_linked(cx),
+                State::Idle | State::Waiting | State::Linked(_) => {
+                    scratch::with(|scratch| self.poll_steps(cx, scratch))
+                }
             };
             match step {
                 Step::Again => {}
@@ -196,9 +198,25 @@ impl Session {
         }
     }
 
+    /// Goes on until nothing more can be done at once, or something else is to be done first.
+    fn poll_steps(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
+        loop {
+            let step = match &mut self.state {
+                State::Idle => self.poll_idle(cx, scratch),
+                State::Waiting => self.poll_waiting(cx, scratch),
+                State::Preparing(_) => return Step::Again,
+                State::Linked(_) => self.poll_linked(cx, scratch),
+            };
+            match step {
+                Step::Again if !self.entry.has_orders() => {}
+                step => return step,
+            }
+        }
+    }
+
     // ---- idle ------------------------------------------------------------------------------
 
-    fn poll_idle(&mut self, cx: &mut TaskContext<'_>) -> Step {
+    fn poll_idle(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
         if let Some(worker) = self.moves_to.take() {
             return Step::Move(worker);
         }
@@ -211,24 +229,22 @@ impl Session {
         }
         if std::mem::take(&mut self.kept_is_due) {
             let kept = std::mem::take(&mut self.connection.kept);
-            let step = self.begin(cx, &kept);
+            let step = self.begin(cx, &kept, (&mut scratch.forward, &mut scratch.back));
             scratch::give_buffer(kept);
             return step;
         }
-        scratch::with(
-            |scratch| match self.connection.stream.poll_read(cx, &mut scratch.read) {
-                Poll::Pending => Step::Pending,
-                Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
-                Poll::Ready(Ok(n)) => {
-                    let read = scratch.read.get(..n).unwrap_or_default();
-                    if self.connection.kept.is_empty() {
-                        return self.begin_with(cx, read, &mut scratch.forward, &mut scratch.back);
-                    }
-                    self.keep_more(read);
-                    Step::Again
+        match self.connection.stream.poll_read(cx, &mut scratch.read) {
+            Poll::Pending => Step::Pending,
+            Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
+            Poll::Ready(Ok(n)) => {
+                let read = scratch.read.get(..n).unwrap_or_default();
+                if self.connection.kept.is_empty() {
+                    return self.begin(cx, read, (&mut scratch.forward, &mut scratch.back));
                 }
-            },
-        )
+                self.keep_more(read);
+                Step::Again
+            }
+        }
     }
 
     /// More came of what is kept already.
@@ -253,18 +269,13 @@ impl Session {
         };
     }
 
-    fn begin(&mut self, cx: &mut TaskContext<'_>, bytes: &[u8]) -> Step {
-        self.begin_with(cx, bytes, &mut Vec::new(), &mut Vec::new())
-    }
-
     /// Bytes came while no server is linked: they are answered here if they need none; else a
     /// server is taken and they are sent on, or kept until there is one.
-    fn begin_with(
+    fn begin(
         &mut self,
         cx: &mut TaskContext<'_>,
         bytes: &[u8],
-        forward: &mut Vec<u8>,
-        back: &mut Vec<u8>,
+        (forward, back): (&mut Vec<u8>, &mut Vec<u8>),
     ) -> Step {
         let mut answers = Vec::new();
         let alone = self.relay.without_server(bytes, &mut answers);
@@ -292,7 +303,7 @@ impl Session {
             self.connection.keep(bytes);
             return step;
         }
-        self.to_server(cx, bytes, forward, back)
+        self.to_server(cx, bytes, (forward, back))
     }
 
     fn refresh_settings(&mut self) {
@@ -325,7 +336,7 @@ impl Session {
         Step::Again
     }
 
-    fn poll_waiting(&mut self, cx: &mut TaskContext<'_>) -> Step {
+    fn poll_waiting(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
         match self.waiter.poll(cx) {
             Poll::Ready(Err(error)) => {
                 self.state = State::Idle;
@@ -348,17 +359,15 @@ impl Session {
         if self.connection.kept.len() >= READ_AHEAD {
             return Step::Pending;
         }
-        scratch::with(
-            |scratch| match self.connection.stream.poll_read(cx, &mut scratch.read) {
-                Poll::Pending => Step::Pending,
-                Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
-                Poll::Ready(Ok(n)) => {
-                    self.connection
-                        .keep(scratch.read.get(..n).unwrap_or_default());
-                    Step::Again
-                }
-            },
-        )
+        match self.connection.stream.poll_read(cx, &mut scratch.read) {
+            Poll::Pending => Step::Pending,
+            Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
+            Poll::Ready(Ok(n)) => {
+                self.connection
+                    .keep(scratch.read.get(..n).unwrap_or_default());
+                Step::Again
+            }
+        }
     }
 
     // ---- linking ---------------------------------------------------------------------------
@@ -447,21 +456,21 @@ impl Session {
 
     // ---- linked ----------------------------------------------------------------------------
 
-    fn poll_linked(&mut self, cx: &mut TaskContext<'_>) -> Step {
+    fn poll_linked(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
         let mut again = false;
-        match self.poll_from_server(cx) {
+        match self.poll_from_server(cx, scratch) {
             Step::Pending => {}
             Step::Again if matches!(self.state, State::Linked(_)) => again = true,
             step => return step,
         }
-        match self.poll_from_client(cx) {
+        match self.poll_from_client(cx, scratch) {
             Step::Pending if again => Step::Again,
             step => step,
         }
     }
 
     /// Server to client.
-    fn poll_from_server(&mut self, cx: &mut TaskContext<'_>) -> Step {
+    fn poll_from_server(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
         if self.connection.has_backlog() {
             match self.connection.poll_flush(cx) {
                 Poll::Ready(Ok(())) => {}
@@ -470,25 +479,23 @@ impl Session {
                 Poll::Pending => return Step::Pending,
             }
         }
-        scratch::with(|scratch| {
-            let State::Linked(pooled) = &mut self.state else {
-                return Step::Again;
-            };
-            let connection = &mut pooled.server.connection;
-            match connection.stream.poll_read(cx, &mut scratch.read) {
-                Poll::Pending => Step::Pending,
-                Poll::Ready(Ok(0) | Err(_)) => self.server_failed(),
-                Poll::Ready(Ok(n)) => {
-                    let read = scratch.read.get(..n).unwrap_or_default();
-                    if connection.kept.is_empty() {
-                        return self.to_client(cx, read, &mut scratch.forward);
-                    }
-                    let mut input = std::mem::take(&mut connection.kept);
-                    input.extend_from_slice(read);
-                    self.to_client(cx, &input, &mut scratch.forward)
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
+        let connection = &mut pooled.server.connection;
+        match connection.stream.poll_read(cx, &mut scratch.read) {
+            Poll::Pending => Step::Pending,
+            Poll::Ready(Ok(0) | Err(_)) => self.server_failed(),
+            Poll::Ready(Ok(n)) => {
+                let read = scratch.read.get(..n).unwrap_or_default();
+                if connection.kept.is_empty() {
+                    return self.to_client(cx, read, &mut scratch.forward);
                 }
+                let mut input = std::mem::take(&mut connection.kept);
+                input.extend_from_slice(read);
+                self.to_client(cx, &input, &mut scratch.forward)
             }
-        })
+        }
     }
 
     fn to_client(&mut self, cx: &mut TaskContext<'_>, input: &[u8], buffer: &mut Vec<u8>) -> Step {
@@ -625,7 +632,7 @@ impl Session {
     }
 
     /// Client to server.
-    fn poll_from_client(&mut self, cx: &mut TaskContext<'_>) -> Step {
+    fn poll_from_client(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
         let State::Linked(pooled) = &mut self.state else {
             return Step::Again;
         };
@@ -642,9 +649,7 @@ impl Session {
         }
         if std::mem::take(&mut self.kept_is_due) && !self.connection.kept.is_empty() {
             let kept = std::mem::take(&mut self.connection.kept);
-            let step = scratch::with(|scratch| {
-                self.to_server(cx, &kept, &mut scratch.forward, &mut scratch.back)
-            });
+            let step = self.to_server(cx, &kept, (&mut scratch.forward, &mut scratch.back));
             scratch::give_buffer(kept);
             return step;
         }
@@ -655,28 +660,25 @@ impl Session {
             // It does not take its answers, and it would get more of them from us.
             return Step::Pending;
         }
-        scratch::with(
-            |scratch| match self.connection.stream.poll_read(cx, &mut scratch.read) {
-                Poll::Pending => Step::Pending,
-                Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
-                Poll::Ready(Ok(n)) => {
-                    let read = scratch.read.get(..n).unwrap_or_default();
-                    if self.connection.kept.is_empty() {
-                        return self.to_server(cx, read, &mut scratch.forward, &mut scratch.back);
-                    }
-                    self.keep_more(read);
-                    Step::Again
+        match self.connection.stream.poll_read(cx, &mut scratch.read) {
+            Poll::Pending => Step::Pending,
+            Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
+            Poll::Ready(Ok(n)) => {
+                let read = scratch.read.get(..n).unwrap_or_default();
+                if self.connection.kept.is_empty() {
+                    return self.to_server(cx, read, (&mut scratch.forward, &mut scratch.back));
                 }
-            },
-        )
+                self.keep_more(read);
+                Step::Again
+            }
+        }
     }
 
     fn to_server(
         &mut self,
         cx: &mut TaskContext<'_>,
         input: &[u8],
-        forward: &mut Vec<u8>,
-        back: &mut Vec<u8>,
+        (forward, back): (&mut Vec<u8>, &mut Vec<u8>),
     ) -> Step {
         let State::Linked(pooled) = &mut self.state else {
             return Step::Again;

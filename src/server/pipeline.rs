@@ -69,22 +69,19 @@ impl Expect {
 }
 
 /// What is to be done with a message from the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reply {
+    /// Does the client get it?
+    pub forward: bool,
+    /// The request that it completes; `None`: more messages follow that answer the same.
+    pub completes: Option<Request>,
+    /// Something was noted when the request was sent, which is true now: [`Pipeline::take_effect`] must follow.
+    pub has_effect: bool,
+}
+
+/// What an error from the server means.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reply<E> {
-    /// One of several messages that answer a request.
-    Part {
-        /// Does the client get it?
-        forward: bool,
-    },
-    /// The message that completes a request.
-    Done {
-        /// Does the client get it?
-        forward: bool,
-        /// What is complete.
-        request: Request,
-        /// What was noted when it was sent; it is true now.
-        effect: Option<E>,
-    },
+pub enum Failure<E> {
     /// The request failed. The client gets the message; what was noted for it and for all that
     /// the server now skips is given back, to be undone.
     Failed {
@@ -339,19 +336,29 @@ impl<E> Pipeline<E> {
         }
     }
 
-    #[inline]
+    /// The effect of the request that was completed last.
+    pub fn take_effect(&mut self) -> Option<E> {
+        self.effects.pop_front()
+    }
+
     fn pop(&mut self) -> Option<E> {
+        let entry = self.pop_entry()?;
+        if entry.has_effect {
+            self.effects.pop_front()
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    fn pop_entry(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
         self.count_out(entry.expect);
         while self.copy_ends > 0 && self.current() == Some(Request::CopyEnd) {
             self.entries.pop_front();
             self.copy_ends -= 1;
         }
-        if entry.has_effect {
-            self.effects.pop_front()
-        } else {
-            None
-        }
+        Some(entry)
     }
 
     /// A DataRow came. `Some`: it is a row of what is asked for, and this is whether the client gets it. Else it is for
@@ -368,7 +375,7 @@ impl<E> Pipeline<E> {
     /// A message came that is neither asynchronous (notice, notification, parameter) nor an
     /// error: whose is it?
     #[inline]
-    pub fn reply(&mut self, tag: u8) -> Result<Reply<E>, Desync> {
+    pub fn reply(&mut self, tag: u8) -> Result<Reply, Desync> {
         let Some(front) = self.entries.front() else {
             return self.reply_to_doubtful_sync(tag);
         };
@@ -380,28 +387,32 @@ impl<E> Pipeline<E> {
         match progress(request, tag) {
             Some(Progress::Part) => {
                 self.note_copy(tag);
-                Ok(Reply::Part { forward })
+                Ok(Reply {
+                    forward,
+                    completes: None,
+                    has_effect: false,
+                })
             }
             Some(Progress::Done) => {
                 self.copy = CopyIn::No;
                 self.doubtful_syncs = 0;
-                Ok(Reply::Done {
+                Ok(Reply {
                     forward,
-                    request,
-                    effect: self.pop(),
+                    completes: Some(request),
+                    has_effect: self.pop_entry().is_some_and(|entry| entry.has_effect),
                 })
             }
             None => Err(Desync { tag: tag.into() }),
         }
     }
 
-    fn reply_to_doubtful_sync(&mut self, tag: u8) -> Result<Reply<E>, Desync> {
+    fn reply_to_doubtful_sync(&mut self, tag: u8) -> Result<Reply, Desync> {
         if tag == tag::READY_FOR_QUERY && self.unsure && self.skipping {
             (self.skipping, self.batch_is_open) = (false, false);
-            return Ok(Reply::Done {
+            return Ok(Reply {
                 forward: true,
-                request: Request::Sync,
-                effect: None,
+                completes: Some(Request::Sync),
+                has_effect: false,
             });
         }
         Err(Desync { tag: tag.into() })
@@ -443,7 +454,7 @@ impl<E> Pipeline<E> {
     }
 
     /// An ErrorResponse came.
-    pub fn error(&mut self) -> Reply<E> {
+    pub fn error(&mut self) -> Failure<E> {
         let in_copy = std::mem::replace(&mut self.copy, CopyIn::No) != CopyIn::No;
         if in_copy && self.doubtful_syncs > 0 {
             self.unsure = true;
@@ -451,11 +462,11 @@ impl<E> Pipeline<E> {
         self.doubtful_syncs = 0;
         match self.current() {
             // ReadyForQuery still follows, and nothing is skipped.
-            None | Some(Request::Query | Request::FunctionCall | Request::Sync) => Reply::Aside,
+            None | Some(Request::Query | Request::FunctionCall | Request::Sync) => Failure::Aside,
             Some(_) => {
                 let failed = self.pop();
                 let skipped = self.skip_to_sync();
-                Reply::Failed {
+                Failure::Failed {
                     skipped,
                     failed,
                     in_copy: in_copy && self.skipping && !self.unsure,

@@ -225,34 +225,36 @@ impl Pair {
         let forward = matches!(expect, Expect::Forward(_));
         if tag == tag::ERROR_RESPONSE {
             let expected = if expect.request().ends_with_ready() {
-                Reply::Aside
+                Failure::Aside
             } else {
                 self.model.seen = to + 1;
-                Reply::Failed {
+                Failure::Failed {
                     skipped: self.model.skipped_from(to + 1),
                     failed: effect,
                     in_copy: false,
                 }
             };
             let mut real = self.real.error();
-            if let Reply::Failed { in_copy, .. } = &mut real {
+            if let Failure::Failed { in_copy, .. } = &mut real {
                 *in_copy = false;
             }
             if !self.real.is_unsure() {
                 assert_eq!(real, expected);
             }
         } else {
-            let expected = if last {
+            let noted = effect.filter(|_| last);
+            if last {
                 self.model.seen = to + 1;
-                Reply::Done {
-                    forward,
-                    request: expect.request(),
-                    effect,
-                }
-            } else {
-                Reply::Part { forward }
+            }
+            let expected = Reply {
+                forward,
+                completes: last.then(|| expect.request()),
+                has_effect: noted.is_some(),
             };
             assert_eq!(self.real.reply(tag), Ok(expected));
+            if noted.is_some() {
+                assert_eq!(self.real.take_effect(), noted);
+            }
         }
         if !self.real.is_unsure() {
             self.synthesize();

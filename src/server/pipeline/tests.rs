@@ -30,7 +30,7 @@ fn an_error_gives_back_what_was_noted_newest_first() {
     pipeline.push(Expect::Forward(Request::Close), Some("c"));
     pipeline.push_sync(Expect::Forward(Request::Sync));
     pipeline.push(Expect::Forward(Request::Parse), Some("after"));
-    let expected = Reply::Failed {
+    let expected = Failure::Failed {
         skipped: vec!["c", "b"],
         failed: Some("a"),
         in_copy: false,
@@ -52,7 +52,7 @@ fn an_error_before_its_sync_was_sent_skips_until_it_is() {
 #[test]
 fn an_error_in_a_simple_query_is_ended_by_ready_for_query() {
     let mut pipeline = sent(&[Request::Query]);
-    assert_eq!(pipeline.error(), Reply::Aside);
+    assert_eq!(pipeline.error(), Failure::Aside);
     assert!(!pipeline.is_idle());
     pipeline.reply(tag::READY_FOR_QUERY).unwrap();
     assert!(pipeline.is_idle());
