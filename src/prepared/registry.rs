@@ -1,6 +1,5 @@
 //! The one map that all workers share, touched when a client sends Parse and at no other time.
 
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -23,7 +22,6 @@ pub enum Error {
 }
 
 /// A prepared statement as every server may come to know it.
-#[derive(Debug)]
 pub struct Statement {
     id: u64,
     name: Box<[u8]>,
@@ -54,18 +52,21 @@ impl Statement {
     }
 }
 
+impl std::fmt::Debug for Statement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the text: it is a client's, and not for logs.
+        write!(f, "Statement({})", self.id)
+    }
+}
+
 impl Drop for Statement {
     fn drop(&mut self) {
         if let Some(shared) = self.registry.upgrade() {
             shared.held.fetch_sub(self.cost(), Ordering::Relaxed);
-            let key = Key {
-                hash: shared.hash(&self.definition),
-                definition: self.definition.clone(),
-            };
             // A new entry of the same text may have taken the place meanwhile: it stays.
             shared
                 .statements
-                .remove_if(&key, |_, entry| entry.strong_count() == 0);
+                .remove_if(&self.definition, |_, entry| entry.strong_count() == 0);
         }
     }
 }
@@ -73,39 +74,18 @@ impl Drop for Statement {
 /// Bytes an entry takes besides its text and name: the `Arc`, the map slot and two `Weak`s.
 const ENTRY_OVERHEAD: usize = 160;
 
-/// Equality is by the whole definition; the hash only finds the shard and the slot. (A bare hash
-/// as the key would let a crafted text run another client's statement.)
-#[derive(PartialEq, Eq)]
-struct Key {
-    hash: u64,
-    definition: Bytes,
-}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-#[derive(Debug)]
 struct Shared {
-    statements: DashMap<Key, Weak<Statement>, ahash::RandomState>,
-    hasher: ahash::RandomState,
+    /// By the whole definition: a bare hash as the key would let a crafted text run another client's statement.
+    statements: DashMap<Bytes, Weak<Statement>, ahash::RandomState>,
     prefix: String,
     next_id: AtomicU64,
     held: AtomicUsize,
 }
 
-impl Shared {
-    fn hash(&self, definition: &[u8]) -> u64 {
-        self.hasher.hash_one(definition)
-    }
-}
-
-impl std::fmt::Debug for Key {
+impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The text is a client's: it is not for logs.
-        write!(f, "Key({:016x})", self.hash)
+        // Not the texts: they are clients'.
+        write!(f, "Shared({} statements)", self.statements.len())
     }
 }
 
@@ -129,7 +109,6 @@ impl Registry {
         Self {
             shared: Arc::new(Shared {
                 statements: DashMap::with_hasher(ahash::RandomState::new()),
-                hasher: ahash::RandomState::new(),
                 prefix: format!("pgferry_{mark:016x}_"),
                 next_id: AtomicU64::new(1),
                 held: AtomicUsize::new(0),
@@ -147,29 +126,23 @@ impl Registry {
     /// `definition` is what follows the name in Parse. `limit` is `prepared_statements_memory`
     /// in bytes; a statement that somebody holds already is found even when it is reached.
     pub fn intern(&self, definition: &[u8], limit: usize) -> Result<Arc<Statement>, Error> {
-        let hash = self.shared.hash(definition);
-        let key = Key {
-            hash,
-            definition: Bytes::copy_from_slice(definition),
-        };
-        if let Some(found) = self
-            .shared
-            .statements
-            .get(&key)
-            .and_then(|weak| weak.upgrade())
-        {
+        let found = self.shared.statements.get(definition);
+        if let Some(found) = found.and_then(|weak| weak.upgrade()) {
             return Ok(found);
         }
         let held = self.shared.held.load(Ordering::Relaxed);
         if held.saturating_add(definition.len()) > limit {
             return Err(Error::OverBudget { held, limit });
         }
-        Ok(self.insert(key))
+        Ok(self.insert(Bytes::copy_from_slice(definition)))
     }
 
-    fn insert(&self, key: Key) -> Arc<Statement> {
-        let definition = key.definition.clone();
-        let mut slot = self.shared.statements.entry(key).or_default();
+    fn insert(&self, definition: Bytes) -> Arc<Statement> {
+        let mut slot = self
+            .shared
+            .statements
+            .entry(definition.clone())
+            .or_default();
         // Another worker may have been quicker.
         if let Some(found) = slot.upgrade() {
             return found;
