@@ -9,11 +9,14 @@ mod alone;
 pub mod cancel;
 mod context;
 mod drain;
+mod dropping;
 pub mod error;
 pub mod handshake;
+mod linked;
 mod login;
 #[cfg(test)]
 mod model;
+mod orders;
 mod parameters;
 mod prepare;
 mod relay;

@@ -16,7 +16,7 @@ use crate::protocol::{backend::TxStatus, rewrite};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::statements::Known;
 use crate::server::{Effect, Forget, Named, StatementRef, Unnamed};
-use crate::sql::classify::{StatementChange, statement_changes};
+use crate::sql::classify::statement_changes;
 
 /// A text up to this length is looked at before it is sent on; a longer one streams through.
 const LOOK_AT: usize = 64 * 1024;
@@ -188,88 +188,6 @@ impl Relay {
         Ok(Step::Pass)
     }
 
-    /// A text with DEALLOCATE or DISCARD ALL. A name of the client's is not known to the server, and what
-    /// it stands for may serve other clients there; so a stand-in that does nothing is prepared and the text
-    /// drops that.
-    fn query_that_drops_names(
-        &mut self,
-        linked: &mut Linked<'_>,
-        sql: &[u8],
-        changes: &[StatementChange],
-        out: &mut Outgoing<'_>,
-    ) {
-        let mut text = Vec::new();
-        let (mut copied, mut forget, mut stand_ins) = (0, Vec::new(), 0_usize);
-        for change in changes {
-            let StatementChange::Deallocate { name, span } = change else {
-                forget.push(Forget::All);
-                continue;
-            };
-            let dropped_before = forget.iter().any(|earlier| match earlier {
-                Forget::Name(dropped) => **dropped == **name,
-                Forget::All => true,
-            });
-            if dropped_before || self.statements.get(name).is_none() {
-                // Not a name of ours: PostgreSQL knows it, or will say that it does not.
-                continue;
-            }
-            text.extend_from_slice(sql.get(copied..span.start).unwrap_or_default());
-            text.extend_from_slice(&self.stand_in(stand_ins));
-            copied = span.end;
-            stand_ins += 1;
-            forget.push(Forget::Name(name.as_slice().into()));
-        }
-        text.extend_from_slice(sql.get(copied..).unwrap_or_default());
-        // In a failed transaction, too: the text may end it first, and an empty statement can be prepared there.
-        if stand_ins > 0 {
-            let is_in_batch = linked.server.pipeline.needs_sync();
-            (0..stand_ins).for_each(|number| self.put_stand_in(linked, number, out));
-            // One in the middle of the client's batch would commit what it has done.
-            if !is_in_batch {
-                frontend::sync(out.insert());
-                linked
-                    .server
-                    .pipeline
-                    .push_sync(Expect::Swallow(Request::Sync));
-            }
-        }
-        if let Some(version) = self.statements.drop_unnamed() {
-            self.statements.confirm_unnamed(version);
-        }
-        self.unnamed_becomes(linked, Unnamed::Unknown);
-        linked.server.pipeline.push(
-            Expect::Forward(Request::Query),
-            Some(Effect::Forget(forget)),
-        );
-        frontend::query(out.insert(), &text);
-        self.fenced = true;
-    }
-
-    /// The name of a stand-in, as a quoted identifier has it inside.
-    fn stand_in(&self, number: usize) -> Vec<u8> {
-        format!("{}gone{number}", self.registry.prefix()).into_bytes()
-    }
-
-    /// Sees to it that there is no stand-in: one may be left where it was not dropped.
-    fn take_stand_in(&self, linked: &mut Linked<'_>, number: usize, out: &mut Outgoing<'_>) {
-        frontend::close(out.insert(), Target::Statement, &self.stand_in(number));
-        linked
-            .server
-            .pipeline
-            .push(Expect::Swallow(Request::Close), None);
-    }
-
-    /// Prepares a stand-in: an empty statement, which can be prepared whatever the session looks like.
-    fn put_stand_in(&self, linked: &mut Linked<'_>, number: usize, out: &mut Outgoing<'_>) {
-        self.take_stand_in(linked, number, out);
-        let name = self.stand_in(number);
-        frontend::parse(out.insert(), &name, &[0, 0, 0]);
-        linked
-            .server
-            .pipeline
-            .push(Expect::Swallow(Request::Parse), None);
-    }
-
     fn parse(
         &mut self,
         linked: &mut Linked<'_>,
@@ -318,28 +236,6 @@ impl Relay {
         }
         linked.counters.client_parses.add(1);
         self.parse_named(linked, parse.name, definition, forget, out)
-    }
-
-    /// If running the text takes names away: what it takes, and its Parse with a stand-in for the name.
-    fn forgetting(&self, parse: &Parse<'_>) -> (Option<Forget>, Option<Vec<u8>>) {
-        // The extended protocol allows one statement in a text.
-        match statement_changes(parse.sql).into_iter().next() {
-            None => (None, None),
-            Some(StatementChange::DeallocateAll | StatementChange::DiscardAll) => {
-                (Some(Forget::All), None)
-            }
-            Some(StatementChange::Deallocate { name, span }) => {
-                let mut definition = parse.sql.get(..span.start).unwrap_or_default().to_vec();
-                definition.extend_from_slice(&self.stand_in(0));
-                definition.extend_from_slice(parse.sql.get(span.end..).unwrap_or_default());
-                definition.push(0);
-                definition.extend_from_slice(parse.types);
-                (
-                    Some(Forget::Name(name.into_boxed_slice())),
-                    Some(definition),
-                )
-            }
-        }
     }
 
     /// Must a message that uses this name wait until it is known what it means? Then nothing is taken from the client
@@ -424,27 +320,10 @@ impl Relay {
         Ok(Step::Done)
     }
 
-    /// A Parse under a name that is taken. The server has to fail as PostgreSQL would, with this text under a name
-    /// it has; the error gets the client's name on its way back.
-    fn parse_duplicate(
-        &self,
-        linked: &mut Linked<'_>,
-        name: &[u8],
-        definition: &[u8],
-        out: &mut Outgoing<'_>,
-    ) {
-        self.put_stand_in(linked, 0, out);
-        frontend::parse(out.insert(), &self.stand_in(0), definition);
-        linked.server.pipeline.push(
-            Expect::Forward(Request::Parse),
-            Some(Effect::Duplicate(name.into())),
-        );
-    }
-
     /// Notes what the server's unnamed statement is once it has done what is being sent. A later batch can't rest on it
     /// before this one is answered: if it fails, whatever was there before stays, which may be another client's.
     #[inline]
-    fn unnamed_becomes(&mut self, linked: &mut Linked<'_>, unnamed: Unnamed) {
+    pub(super) fn unnamed_becomes(&mut self, linked: &mut Linked<'_>, unnamed: Unnamed) {
         linked.server.unnamed = unnamed;
         self.unnamed_changed = Some(linked.server.pipeline.batch());
     }

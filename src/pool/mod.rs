@@ -15,6 +15,7 @@ mod manager;
 mod open;
 mod settings;
 mod shards;
+mod sweep;
 mod waiter;
 
 pub use error::WaitError;

@@ -1,0 +1,325 @@
+//! A session that has a server: bytes go both ways, message by message, until the server is proved idle and goes back.
+
+use std::task::{Context as TaskContext, Poll};
+
+use super::error::Ending;
+use super::relay::{Linked, Outgoing};
+use super::session::{READ_AHEAD, Session, State, Step};
+use super::{Error, prepare};
+use crate::config::PoolMode;
+use crate::net::scratch::{self, Scratch};
+use crate::pool::Pooled;
+use crate::protocol::backend::TxStatus;
+use crate::server::Doom;
+use crate::stats::Phase;
+
+impl Session {
+    /// Both directions, once each.
+    pub(super) fn poll_linked(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
+        let mut again = false;
+        match self.poll_from_server(cx, scratch) {
+            Step::Pending => {}
+            Step::Again if matches!(self.state, State::Linked(_)) => again = true,
+            step => return step,
+        }
+        match self.poll_from_client(cx, scratch) {
+            Step::Pending if again => Step::Again,
+            step => step,
+        }
+    }
+
+    /// Server to client.
+    fn poll_from_server(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
+        if self.connection.has_backlog() {
+            match self.connection.poll_flush(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Step::End(Ending::Vanished),
+                // The server is not read while the client does not take what it has sent.
+                Poll::Pending => return Step::Pending,
+            }
+        }
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
+        let connection = &mut pooled.server.connection;
+        match connection.stream.poll_read(cx, &mut scratch.read) {
+            Poll::Pending => Step::Pending,
+            Poll::Ready(Ok(0) | Err(_)) => self.server_failed(),
+            Poll::Ready(Ok(n)) => {
+                let read = scratch.read.get(..n).unwrap_or_default();
+                if connection.kept.is_empty() {
+                    return self.to_client(cx, read, &mut scratch.forward);
+                }
+                let mut input = std::mem::take(&mut connection.kept);
+                input.extend_from_slice(read);
+                self.to_client(cx, &input, &mut scratch.forward)
+            }
+        }
+    }
+
+    fn to_client(&mut self, cx: &mut TaskContext<'_>, input: &[u8], buffer: &mut Vec<u8>) -> Step {
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
+        let Some(counters) = self.pool.counters(self.worker) else {
+            return Step::Again;
+        };
+        let server = &mut pooled.server;
+        let mut linked = Linked {
+            server: &mut server.state,
+            entry: &server.entry,
+            counters,
+        };
+        let mut out = Outgoing::new(input, buffer);
+        let result = self.relay.from_server(&mut linked, input, &mut out);
+        let used = result.as_ref().copied().unwrap_or(input.len());
+        counters.sent.add(used as u64);
+        let sent = self.connection.send(cx, out.finish());
+        match result {
+            Ok(used) => server
+                .connection
+                .keep(input.get(used..).unwrap_or_default()),
+            Err(desync) => {
+                tracing::error!(server = server.entry.id, "{desync}");
+                server.state.doom = Some(Doom::Desync);
+                return Step::End(Error::ServerCrashed.into());
+            }
+        }
+        if sent.is_err() {
+            return Step::End(Ending::Vanished);
+        }
+        if self.relay.is_refused {
+            return Step::End(Error::TransactionBlock.into());
+        }
+        if !self.relay.own.is_empty() {
+            let own = std::mem::take(&mut self.relay.own);
+            if server.connection.send(cx, &own).is_err() {
+                return self.server_failed();
+            }
+        }
+        self.kept_is_due |= !self.connection.kept.is_empty();
+        if server.state.pipeline.is_idle() {
+            self.server_is_idle()
+        } else {
+            Step::Again
+        }
+    }
+
+    /// The server owes nothing: the query is over, and perhaps the link.
+    fn server_is_idle(&mut self) -> Step {
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
+        let status = pooled.server.state.status;
+        let mode = self.relay.settings.mode;
+        let now = self.registry.now();
+        if let Some(counters) = self.pool.counters(self.worker) {
+            if self.query_began > 0 {
+                counters
+                    .query_time
+                    .add(now.saturating_sub(self.query_began));
+            }
+            if status == TxStatus::Idle && self.transaction_began > 0 {
+                counters
+                    .transaction_time
+                    .add(now.saturating_sub(self.transaction_began));
+            }
+        }
+        self.query_began = 0;
+        if status == TxStatus::Idle {
+            self.transaction_began = 0;
+            self.entry.set_transaction(0);
+        } else if mode == PoolMode::Statement {
+            return Step::End(Error::TransactionBlock.into());
+        }
+        let clean =
+            pooled.server.is_clean() && !self.relay.is_mid_message() && !self.relay.terminated;
+        if clean && mode != PoolMode::Session && self.relay.settings.resets_on_release().is_none() {
+            self.release(now);
+        } else if clean && mode != PoolMode::Session {
+            self.release_after_reset(now);
+        } else {
+            let phase = if status == TxStatus::Idle {
+                Phase::LinkedIdle
+            } else {
+                Phase::IdleInTransaction
+            };
+            self.entry.enter(phase, now);
+        }
+        Step::Again
+    }
+
+    fn release(&mut self, now: u64) {
+        let State::Linked(pooled) = std::mem::replace(&mut self.state, State::Idle) else {
+            return;
+        };
+        self.note_statements(&pooled);
+        self.entry.set_server(0);
+        self.entry.enter(Phase::Idle, now);
+        self.relay.unlink();
+        self.pool.check_in_at(self.shard, pooled, now);
+    }
+
+    /// `server_reset_query_always`: the server is given back by a task of its own.
+    fn release_after_reset(&mut self, now: u64) {
+        let State::Linked(mut pooled) = std::mem::replace(&mut self.state, State::Idle) else {
+            return;
+        };
+        self.entry.set_server(0);
+        self.entry.enter(Phase::Idle, now);
+        self.relay.unlink();
+        let (pool, shard, settings) = (self.pool.clone(), self.shard, self.relay.settings.clone());
+        self.pool.workers().spawn_on(self.worker, async move {
+            if let Some(query) = settings.resets_on_release() {
+                prepare::reset(&mut pooled, query).await;
+            }
+            pool.check_in(shard, pooled);
+        });
+    }
+
+    fn note_statements(&self, pooled: &Pooled) {
+        let count = u32::try_from(self.relay.statements.count()).unwrap_or(u32::MAX);
+        self.entry
+            .prepared_statements
+            .store(count, std::sync::atomic::Ordering::Relaxed);
+        let count = u32::try_from(pooled.server.state.statements.len()).unwrap_or(u32::MAX);
+        pooled
+            .server
+            .entry
+            .prepared_statements
+            .store(count, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Client to server.
+    fn poll_from_client(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
+        if pooled.server.connection.has_backlog() {
+            match pooled.server.connection.poll_flush(cx) {
+                Poll::Ready(Ok(())) if pooled.server.state.pipeline.is_idle() => {
+                    return self.server_is_idle();
+                }
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return self.server_failed(),
+                // The client is not read while the server does not take what it has sent.
+                Poll::Pending => return Step::Pending,
+            }
+        }
+        if std::mem::take(&mut self.kept_is_due) && !self.connection.kept.is_empty() {
+            let kept = std::mem::take(&mut self.connection.kept);
+            let step = self.to_server(cx, &kept, (&mut scratch.forward, &mut scratch.back));
+            scratch::give_buffer(kept);
+            return step;
+        }
+        if self.relay.fenced && self.connection.kept.len() >= READ_AHEAD {
+            return Step::Pending;
+        }
+        if self.connection.backlog() >= READ_AHEAD {
+            // It does not take its answers, and it would get more of them from us.
+            return Step::Pending;
+        }
+        match self.connection.stream.poll_read(cx, &mut scratch.read) {
+            Poll::Pending => Step::Pending,
+            Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
+            Poll::Ready(Ok(n)) => {
+                let read = scratch.read.get(..n).unwrap_or_default();
+                if self.connection.kept.is_empty() {
+                    return self.to_server(cx, read, (&mut scratch.forward, &mut scratch.back));
+                }
+                self.keep_more(read);
+                Step::Again
+            }
+        }
+    }
+
+    /// Passes on what the client sent.
+    pub(super) fn to_server(
+        &mut self,
+        cx: &mut TaskContext<'_>,
+        input: &[u8],
+        (forward, back): (&mut Vec<u8>, &mut Vec<u8>),
+    ) -> Step {
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
+        let Some(counters) = self.pool.counters(self.worker) else {
+            return Step::Again;
+        };
+        let server = &mut pooled.server;
+        let was_idle = server.state.pipeline.is_idle();
+        let mut linked = Linked {
+            server: &mut server.state,
+            entry: &server.entry,
+            counters,
+        };
+        let mut out = Outgoing::new(input, forward);
+        let result = self.relay.from_client(&mut linked, input, &mut out);
+        let mut answers = Outgoing::new(&[], back);
+        self.relay.answer(&mut linked, &mut answers);
+        let sent = server.connection.send(cx, out.finish());
+        let used = match result {
+            Ok(used) => used,
+            Err(error) => return Step::End(error.into()),
+        };
+        counters.received.add(used as u64);
+        let stays = input.get(used..).unwrap_or_default();
+        if !stays.is_empty() {
+            // Bytes that came first stay first.
+            let later = std::mem::take(&mut self.connection.kept);
+            self.connection.keep(stays);
+            self.connection.keep(&later);
+        }
+        let (idle, leaves) = (server.state.pipeline.is_idle(), !stays.is_empty());
+        if leaves {
+            self.await_message();
+        }
+        if self.connection.send(cx, answers.finish()).is_err() {
+            return Step::End(Ending::Vanished);
+        }
+        if sent.is_err() {
+            return self.server_failed();
+        }
+        if self.relay.terminated {
+            return Step::End(Ending::Terminated);
+        }
+        if idle {
+            // All that came was answered here, or dropped, or was the rest of something that is over.
+            return self.server_is_idle();
+        }
+        if was_idle && !idle && self.query_began == 0 {
+            self.query_begins();
+        }
+        Step::Again
+    }
+
+    /// Another query on the same link.
+    fn query_begins(&mut self) {
+        let now = self.registry.now();
+        self.query_began = now;
+        self.entry.request_begins(now);
+        self.entry.enter(Phase::Active, now);
+        let Some(counters) = self.pool.counters(self.worker) else {
+            return;
+        };
+        counters.queries.add(1);
+        if self.transaction_began == 0 {
+            self.transaction_began = now;
+            self.entry.set_transaction(now);
+            counters.transactions.add(1);
+        }
+    }
+
+    /// The server's connection is broken.
+    fn server_failed(&mut self) -> Step {
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
+        match pooled.server.state.doom.get_or_insert(Doom::Failed) {
+            Doom::Ended => Step::End(Ending::ServerEnded),
+            Doom::Desync | Doom::ClientLeft | Doom::Failed | Doom::CheckFailed => {
+                Step::End(Error::ServerCrashed.into())
+            }
+        }
+    }
+}
