@@ -97,6 +97,7 @@ pub(super) fn client(console: &Console, database: &str, user: &str) -> ClientGua
     let registry = &console.manager.parts().registry;
     let id = registry.next_id();
     registry.enter_client(ClientEntry::new(NewClient {
+        replication: crate::protocol::startup::Replication::None,
         id,
         user: user.into(),
         database: database.into(),

@@ -47,9 +47,15 @@ pub enum Error {
     /// The same, inside of `options`.
     #[error("unsupported startup parameter in options: {0}")]
     OptionsParameter(String),
-    /// `replication` in the start-up message.
-    #[error("replication connections are not supported by this version of pgferry")]
-    Replication,
+    /// `replication` in the start-up message is neither a boolean nor `database`.
+    #[error("invalid value for parameter \"replication\": \"{0}\"")]
+    ReplicationValue(String),
+    /// The server refused a replication client's login.
+    #[error("login failed")]
+    ReplicationLogin,
+    /// RECONNECT, or another server in the files, for a client whose server can't be exchanged.
+    #[error("database configuration changed")]
+    ConfigurationChanged,
     /// The login failed.
     #[error("{0}")]
     Login(#[from] Failure),
@@ -141,7 +147,7 @@ impl Error {
             | Self::NoUser
             | Self::StartupParameter(_)
             | Self::OptionsParameter(_)
-            | Self::Replication
+            | Self::ReplicationValue(_)
             | Self::Login(_)
             | Self::TrustFailed
             | Self::NoSuchUser
@@ -150,6 +156,7 @@ impl Error {
             | Self::InvalidParameter
             | Self::TransactionBlock => Fault::Client,
             Self::ServerCrashed
+            | Self::ReplicationLogin
             | Self::Wait(
                 WaitError::ServerRefused { .. }
                 | WaitError::LoginFailed(_)
@@ -163,6 +170,7 @@ impl Error {
                 WaitError::DatabaseRemoved | WaitError::ShuttingDown | WaitError::Timeout,
             )
             | Self::ShuttingDown
+            | Self::ConfigurationChanged
             | Self::ServerShuttingDown
             | Self::QueryTimeout
             | Self::QueryTimeoutWaiting

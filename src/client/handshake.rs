@@ -76,10 +76,8 @@ pub struct PoolLogin {
 pub struct ConsoleLogin {
     /// Its socket.
     pub connection: Connection,
-    /// Login name.
-    pub user: String,
-    /// The name it called the console by.
-    pub database: String,
+    /// What it asked for: its name, and the one it called the console by.
+    pub wanted: Wanted,
     /// What it may do.
     pub rights: Rights,
     /// Does it speak 3.2?
@@ -249,8 +247,7 @@ impl Login<'_> {
             }),
             Granted::Console(rights) => Route::Console(ConsoleLogin {
                 connection: self.connection,
-                user: self.wanted.user,
-                database: self.wanted.database,
+                wanted: self.wanted,
                 rights,
                 long_key,
                 admission: self.admission,

@@ -5,17 +5,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error::{Ending, Fault};
 use super::handshake::{ConsoleLogin, PoolLogin, Refused, Route, handshake};
+use super::parameters::Wanted;
 use super::relay::{Passing, Relay};
-use super::session::{Left, Parts, Session};
+use super::replication::Replica;
+use super::session::{FAREWELL, Left, Parts, Session};
 use super::statements::Statements;
 use super::{Context, Error, cancel};
 use crate::net::{ClientCount, Connection, Detached};
 use crate::pool::{Admission, Pool, WaitError, auth_query};
 use crate::protocol::backend::{self, TxStatus};
+use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
 use crate::stats::registry::{CancelKey, ClientEntry, ClientGuard, NewClient};
 
@@ -180,15 +183,11 @@ struct Client {
 
 impl Client {
     /// Tells the client that it is logged in. Comes back with its session, and how the log calls it.
-    async fn log_in(
-        mut self,
-        wanted: super::parameters::Wanted,
-        deadline: Instant,
-    ) -> Option<(Box<Session>, String)> {
+    async fn log_in(mut self, wanted: Wanted, deadline: Instant) -> Option<(Box<Session>, String)> {
         let peer = self.connection.stream.peer();
         let entry = enter(
             &self.context,
-            (wanted.user, wanted.database, self.pool.user.clone()),
+            (&wanted, self.pool.user.clone()),
             &self.connection,
             (self.worker, self.long_key),
         );
@@ -196,6 +195,10 @@ impl Client {
             "C-{:#x}: {}/{}@{peer}",
             entry.id, entry.database, entry.user
         );
+        if wanted.replication != Replication::None {
+            self.replicate(entry, wanted, &conn, deadline).await;
+            return None;
+        }
         if let Err(error) = self.warm(&entry, deadline).await {
             self.refuse(&conn, error).await;
             return None;
@@ -210,10 +213,20 @@ impl Client {
         backend::backend_key_data(&mut out, entry.cancel_pid, &entry.cancel_key.0);
         backend::ready_for_query(&mut out, TxStatus::Idle);
         self.connection.send_all(&out).await.ok()?;
+        self.note_login(&entry, &conn);
+        Some((self.session(entry, tracked), conn))
+    }
+
+    fn note_login(&self, entry: &ClientGuard, conn: &str) {
         if self.context.config.load().settings.log_connections {
+            let replication = match entry.replication {
+                Replication::None => "no",
+                Replication::Logical => "database",
+                Replication::Physical => "yes",
+            };
             tracing::info!(
                 conn,
-                "login attempt: db={} user={} tls=no replication=no",
+                "login attempt: db={} user={} tls=no replication={replication}",
                 entry.database,
                 entry.user
             );
@@ -221,7 +234,57 @@ impl Client {
         if let Some(counters) = self.pool.counters(self.worker) {
             counters.client_logins.add(1);
         }
-        Some((self.session(entry, tracked), conn))
+    }
+
+    /// A replication client gets a server of its own, for as long as it is connected.
+    async fn replicate(
+        mut self,
+        entry: ClientGuard,
+        wanted: Wanted,
+        conn: &str,
+        deadline: Instant,
+    ) {
+        let since = Instant::now();
+        let opening = self
+            .pool
+            .dedicate(self.worker, wanted.replication, &wanted.start_up);
+        let opened = match self.in_time(&entry, deadline, opening).await {
+            Ok(Ok(opened)) => Ok(opened),
+            Ok(Err(error)) => {
+                tracing::warn!(db = %entry.database, user = %entry.user, "server login failed: {error}");
+                Err(Error::ReplicationLogin)
+            }
+            Err(error) => Err(error),
+        };
+        let (pooled, welcome) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return self.refuse(conn, error).await,
+        };
+        let mut out = Vec::new();
+        for (name, value) in &welcome {
+            backend::parameter_status(&mut out, name, value);
+        }
+        backend::backend_key_data(&mut out, entry.cancel_pid, &entry.cancel_key.0);
+        backend::ready_for_query(&mut out, TxStatus::Idle);
+        if self.connection.send_all(&out).await.is_err() {
+            return;
+        }
+        self.note_login(&entry, conn);
+        let now = self.context.manager.parts().registry.now();
+        let replica = Replica {
+            connection: self.connection,
+            pooled,
+            entry,
+            counters: self.pool.counters(self.worker),
+        };
+        let (ending, connection) = Box::pin(replica.run(now)).await;
+        if let (Ending::Error(error), Some(mut connection)) = (&ending, connection) {
+            let mut out = Vec::new();
+            error.encode(&mut out);
+            // It may not listen any more; then there is nothing more to say.
+            let _ = timeout(FAREWELL, connection.send_all(&out)).await;
+        }
+        log_end(&self.context, conn, since, &ending);
     }
 
     /// Sees to it that the pool has had a server, so that it is known what a session looks like there. Waiting for
@@ -230,6 +293,20 @@ impl Client {
         if self.pool.welcome().is_some() {
             return Ok(());
         }
+        let leased = self
+            .in_time(entry, deadline, auth_query::lease(&self.pool, self.worker))
+            .await?;
+        self.pool.check_in(self.pool.shard_of(self.worker), leased?);
+        Ok(())
+    }
+
+    /// Waits for a server, within the limits of waiting and of the login.
+    async fn in_time<T>(
+        &self,
+        entry: &ClientGuard,
+        deadline: Instant,
+        server: impl Future<Output = T>,
+    ) -> Result<T, Error> {
         let config = self.context.config.load();
         let wait = config
             .database(&entry.database)
@@ -237,12 +314,8 @@ impl Client {
             .filter(|wait| !wait.is_zero())
             .map(|wait| Instant::now() + wait);
         let first = wait.unwrap_or(deadline).min(deadline);
-        match timeout_at(first, auth_query::lease(&self.pool, self.worker)).await {
-            Ok(Ok(pooled)) => {
-                self.pool.check_in(self.pool.shard_of(self.worker), pooled);
-                Ok(())
-            }
-            Ok(Err(error)) => Err(error.into()),
+        match timeout_at(first, server).await {
+            Ok(outcome) => Ok(outcome),
             Err(_) if first < deadline => Err(WaitError::Timeout.into()),
             Err(_) => Err(Error::LoginTimeout),
         }
@@ -304,7 +377,7 @@ fn put_welcome(out: &mut Vec<u8>, pool: &Pool, tracked: &Tracked) {
 
 fn enter(
     context: &Context,
-    (user, database, pool_user): (String, String, String),
+    (wanted, pool_user): (&Wanted, String),
     connection: &Connection,
     (worker, long_key): (usize, bool),
 ) -> ClientGuard {
@@ -315,10 +388,11 @@ fn enter(
         .collect();
     registry.enter_client(ClientEntry::new(NewClient {
         id,
-        user,
-        database,
+        user: wanted.user.clone(),
+        database: wanted.database.clone(),
         pool_user,
         peer: connection.stream.peer(),
+        replication: wanted.replication,
         worker,
         cancel_pid: registry.reserve_cancel_pid(id),
         cancel_key: CancelKey(key.into_boxed_slice()),
@@ -333,15 +407,14 @@ async fn greet_operator(
 ) -> Option<Operator> {
     let ConsoleLogin {
         mut connection,
-        user,
-        database,
+        wanted,
         rights,
         long_key,
         admission,
     } = login;
     let entry = enter(
         context,
-        (user, database, "pgbouncer".to_owned()),
+        (&wanted, "pgbouncer".to_owned()),
         &connection,
         (worker, long_key),
     );

@@ -20,6 +20,7 @@ mod orders;
 mod parameters;
 mod prepare;
 mod relay;
+mod replication;
 mod replies;
 mod session;
 mod statements;

@@ -54,6 +54,7 @@ impl Side {
                 doom: None,
             },
             entry: ServerEntry::new(NewServer {
+                replication: crate::protocol::startup::Replication::None,
                 id: 0,
                 user: String::new(),
                 database: String::new(),

@@ -2,7 +2,7 @@
 
 use super::Error;
 use crate::config::Settings;
-use crate::protocol::startup::{StartupMessage, parse_options};
+use crate::protocol::startup::{Replication, StartupMessage, parse_options};
 use crate::server::session::{Tracked, TrackedNames};
 
 /// The parts of a start-up message.
@@ -14,6 +14,10 @@ pub struct Wanted {
     pub database: String,
     /// Values for tracked parameters.
     pub tracked: Tracked,
+    /// Does it want to replicate?
+    pub replication: Replication,
+    /// For a replication server: what its start-up message says besides `user` and `database`.
+    pub start_up: Vec<(String, String)>,
 }
 
 impl Wanted {
@@ -37,14 +41,23 @@ impl Wanted {
             database: database.unwrap_or_else(|| user.clone()),
             user,
             tracked: Tracked::new(names.clone()),
+            replication: Replication::None,
+            start_up: Vec::new(),
         };
+        if let Some(value) = message.get(b"replication") {
+            wanted.replication =
+                Replication::read(value).ok_or_else(|| Error::ReplicationValue(text(value)))?;
+        }
         for (name, value) in &message.parameters {
             match name.as_slice() {
                 b"user" | b"database" => {}
                 // An option of the protocol, not a setting: answered by NegotiateProtocolVersion.
                 name if name.starts_with(b"_pq_.") => {}
-                b"replication" if is_off(value) => {}
-                b"replication" => return Err(Error::Replication),
+                b"replication" if wanted.replication == Replication::None => {}
+                b"replication" => wanted.start_up.push((text(name), text(value))),
+                b"options" if wanted.replication != Replication::None => {
+                    wanted.start_up.push((text(name), text(value)));
+                }
                 b"options" => wanted.options(value, settings)?,
                 name if wanted.tracked.set(name, value) => {}
                 name if is_ignored(settings, name) => {}
@@ -57,6 +70,11 @@ impl Wanted {
                     return Err(Error::StartupParameter(text(name)));
                 }
             }
+        }
+        if wanted.replication != Replication::None {
+            let values = wanted.tracked.iter();
+            let values = values.map(|(name, value)| (name.to_owned(), text(value)));
+            wanted.start_up.extend(values);
         }
         Ok(wanted)
     }
@@ -84,13 +102,6 @@ fn is_ignored(settings: &Settings, name: &[u8]) -> bool {
         .ignore_startup_parameters
         .iter()
         .any(|ignored| ignored.as_bytes() == name)
-}
-
-/// `replication` says no, as a boolean of PostgreSQL's.
-fn is_off(value: &[u8]) -> bool {
-    [&b"false"[..], b"off", b"no", b"0", b"f", b"n"]
-        .iter()
-        .any(|off| value.eq_ignore_ascii_case(off))
 }
 
 #[cfg(test)]
@@ -149,11 +160,30 @@ mod tests {
     }
 
     #[test]
-    fn replication_is_refused_unless_it_is_off() {
+    fn a_replication_server_is_asked_for_what_its_client_asks_for() {
+        let wanted = read(
+            &[
+                ("user", "joe"),
+                ("options", "-c work_mem=1MB"),
+                ("replication", "database"),
+                ("application_name", "sub"),
+            ],
+            &[],
+        )
+        .unwrap();
+        assert_eq!(wanted.replication, Replication::Logical);
+        let pairs = [
+            ("options", "-c work_mem=1MB"),
+            ("replication", "database"),
+            ("application_name", "sub"),
+        ];
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(wanted.start_up, pairs);
+        let off = read(&[("user", "joe"), ("replication", "off")], &[]).unwrap();
+        assert_eq!(off.replication, Replication::None);
         assert!(matches!(
-            read(&[("user", "joe"), ("replication", "database")], &[]),
-            Err(Error::Replication)
+            read(&[("user", "joe"), ("replication", "maybe")], &[]),
+            Err(Error::ReplicationValue(_))
         ));
-        assert!(read(&[("user", "joe"), ("replication", "off")], &[]).is_ok());
     }
 }

@@ -39,7 +39,7 @@ use crate::stats::{Phase, Registry, ServerState};
 pub(super) const READ_AHEAD: usize = 64 * 1024;
 
 /// How long the last message to a client may take to get off.
-const FAREWELL: Duration = Duration::from_secs(1);
+pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 
 type Preparation = Pin<Box<dyn Future<Output = Result<Option<Pooled>, Error>> + Send>>;
 

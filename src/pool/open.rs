@@ -1,14 +1,19 @@
 //! Opening servers: who is let to open one, what happens when it is there or fails.
 
 use std::sync::Arc;
-use tokio::time::Instant;
+use std::time::Duration;
+use tokio::time::{Instant, interval};
 
 use super::accounting::Wanted;
 use super::limits::Full;
-use super::shards::Pool;
+use super::shards::{Pool, Welcome};
 use super::{PoolSettings, WaitError};
+use crate::protocol::startup::Replication;
 use crate::server::connect::{Connected, connect};
 use crate::server::{self, Server};
+
+/// How often a client that wants a server of its own looks whether there is room.
+const ROOM: Duration = Duration::from_millis(50);
 
 /// A server that belongs to a pool. Dropping it closes it and makes room for another.
 #[derive(Debug)]
@@ -135,6 +140,55 @@ impl Pool {
             self.spawn_attempt(settings.clone());
         }
         self.note_growth();
+    }
+
+    /// Opens a server for one client alone, who asks for it by these start-up parameters. It counts like the others, and
+    /// an idle one goes to make room for it. Cancel-safe: the attempt of a caller that gives up is closed.
+    pub async fn dedicate(
+        self: &Arc<Self>,
+        worker: usize,
+        replication: Replication,
+        parameters: &[(String, String)],
+    ) -> Result<(Pooled, Welcome), server::Error> {
+        let mut room = interval(ROOM);
+        while !self.take_room() {
+            room.tick().await;
+        }
+        let mut slot = Slot {
+            pool: self.clone(),
+            stage: Stage::Connecting,
+        };
+        let mut target = self.settings().target.clone();
+        target.replication = replication;
+        // The client's own come last, and so prevail.
+        target.parameters.extend_from_slice(parameters);
+        let place = (worker, self.generation());
+        let registry = &self.parts.registry;
+        let connected = connect(&target, self.credentials(), registry, place).await?;
+        slot.opened();
+        let pooled = Pooled {
+            server: connected.server,
+            slot,
+        };
+        Ok((pooled, connected.welcome))
+    }
+
+    /// Room for one more server, made by closing an idle one if need be.
+    fn take_room(&self) -> bool {
+        let settings = self.settings();
+        let has_room = |pool: &Self| pool.accounting.lock().may_grow(&settings.sizes);
+        if !self.is_open() || !(has_room(self) || self.evict() && has_room(self)) {
+            return false;
+        }
+        self.accounting.lock().begin();
+        if let Err(full) = self.take_permit(&settings)
+            && !(self.evict_elsewhere(full) && self.take_permit(&settings).is_ok())
+        {
+            self.accounting.lock().abandoned();
+            return false;
+        }
+        self.note_growth();
+        true
     }
 
     fn open_many(self: &Arc<Self>, wanted: Wanted, settings: &Arc<PoolSettings>) {

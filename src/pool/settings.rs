@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::accounting::Sizes;
 use crate::config::{Config, Database, Host, PoolMode};
 use crate::net::{Address, TcpOptions};
+use crate::protocol::startup::Replication;
 use crate::server::connect::Target;
 use crate::server::session::TrackedNames;
 
@@ -134,11 +135,12 @@ fn target(config: &Config, database: &Database, tracked: &TrackedNames) -> Targe
         pool_database: database.name.clone(),
         parameters: parameters
             .into_iter()
-            .filter_map(|(name, value)| Some((name, value.clone()?)))
+            .filter_map(|(name, value)| Some((name.to_owned(), value.clone()?)))
             .collect(),
         connect_query: database.connect_query.clone(),
         limit: config.server_connect_timeout(database),
         tracked: tracked.clone(),
+        replication: Replication::None,
     }
 }
 

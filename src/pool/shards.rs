@@ -24,9 +24,10 @@ use super::settings::micros;
 use super::{PoolSettings, Pooled, WaitError, Waiter};
 use crate::auth::Secret;
 use crate::auth::server_login::Credentials;
+use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
 use crate::server::{Doom, Server};
-use crate::stats::{Counters, ServerState};
+use crate::stats::{Counters, Order, ServerState};
 
 /// By how many milliseconds somebody on another worker must be ahead to be served first: crossing over costs more than
 /// the wait of a few.
@@ -621,6 +622,11 @@ impl Pool {
         for server in self.parts.registry.servers() {
             if server.database == self.database && server.user == self.user {
                 server.close_needed.store(true, Ordering::Relaxed);
+                if server.replication != Replication::None
+                    && let Some(client) = self.parts.registry.client(server.client())
+                {
+                    client.order(Order::Reconnect);
+                }
             }
         }
         self.close_all_idle("close_needed");

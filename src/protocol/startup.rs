@@ -7,6 +7,47 @@
 use super::{Cursor, Error};
 use std::fmt;
 
+/// What kind of replication a start-up message asks for (`protocol-replication`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Replication {
+    /// None: an ordinary session.
+    #[default]
+    None,
+    /// `replication=database`: logical, connected to a database.
+    Logical,
+    /// `replication=true`: physical.
+    Physical,
+}
+
+impl Replication {
+    /// Reads the value of `replication`: `database`, or a boolean as PostgreSQL understands it.
+    pub fn read(value: &[u8]) -> Option<Self> {
+        let is = |words: &[&str]| {
+            words
+                .iter()
+                .any(|word| value.eq_ignore_ascii_case(word.as_bytes()))
+        };
+        if is(&["database"]) {
+            Some(Self::Logical)
+        } else if is(&["true", "on", "yes", "1", "t", "y"]) {
+            Some(Self::Physical)
+        } else if is(&["false", "off", "no", "0", "f", "n"]) {
+            Some(Self::None)
+        } else {
+            None
+        }
+    }
+
+    /// As SHOW CLIENTS has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Logical => "logical",
+            Self::Physical => "physical",
+        }
+    }
+}
+
 /// Longest packet after its length field, in bytes (`MAX_STARTUP_PACKET_LENGTH` of `PostgreSQL`).
 pub const MAX_LENGTH: usize = 10_000;
 

@@ -16,6 +16,7 @@ use crate::net::connection::Message;
 use crate::net::{Address, Connection, Stream, TcpOptions};
 use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
 use crate::protocol::frontend;
+use crate::protocol::startup::Replication;
 use crate::stats::Registry;
 use crate::stats::registry::{CancelKey, NewServer, ServerEntry};
 
@@ -34,7 +35,9 @@ pub struct Target {
     /// The pool's database, as clients call it; for SHOW.
     pub pool_database: String,
     /// Start-up parameters besides `user` and `database`.
-    pub parameters: Vec<(&'static str, String)>,
+    pub parameters: Vec<(String, String)>,
+    /// Is it to replicate (the parameters say so, too)?
+    pub replication: Replication,
     /// Run after the login, before the first use; an error is logged and ignored.
     pub connect_query: Option<String>,
     /// `server_connect_timeout`; zero is no limit.
@@ -208,6 +211,7 @@ impl Greeted {
             database: target.pool_database.clone(),
             peer: self.connection.stream.peer(),
             local: self.connection.stream.local_addr(),
+            replication: target.replication,
             connected: registry.epoch.micros(now),
             cancel_pid: self.cancel_pid,
             cancel_key: CancelKey(self.cancel_key.into_boxed_slice()),

@@ -14,6 +14,8 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::protocol::startup::Replication;
+
 /// What a client is doing. The timeouts and SHOW CLIENTS go by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -73,6 +75,8 @@ pub enum Order {
     QueryTimeoutWaiting = 1 << 10,
     /// It is to live on another worker: [`ClientEntry::goal`].
     Move = 1 << 11,
+    /// The servers of its pool are replaced, and its own can't be, except by ending both.
+    Reconnect = 1 << 12,
 }
 
 /// Turns points in time into numbers that fit an atomic.
@@ -124,6 +128,8 @@ pub struct ClientEntry {
     pub pool_user: String,
     /// Its address.
     pub peer: Peer,
+    /// Does it replicate?
+    pub replication: Replication,
     /// Microseconds after the epoch.
     pub connected: u64,
     goal: AtomicUsize,
@@ -190,6 +196,8 @@ pub struct NewClient {
     pub pool_user: String,
     /// Address.
     pub peer: Peer,
+    /// Does it replicate?
+    pub replication: Replication,
     /// Worker.
     pub worker: usize,
     /// The number in BackendKeyData.
@@ -209,6 +217,7 @@ impl ClientEntry {
             database: new.database,
             pool_user: new.pool_user,
             peer: new.peer,
+            replication: new.replication,
             connected: new.connected,
             goal: AtomicUsize::new(new.worker),
             application_name: Mutex::default(),
@@ -383,6 +392,8 @@ pub struct ServerEntry {
     pub peer: Peer,
     /// Our side of the connection.
     pub local: Option<SocketAddr>,
+    /// Was it opened to replicate?
+    pub replication: Replication,
     /// Microseconds after the epoch.
     pub connected: u64,
     /// Process id of the PostgreSQL process, and the secret to cancel its query.
@@ -417,6 +428,8 @@ pub struct NewServer {
     pub peer: Peer,
     /// Our side.
     pub local: Option<SocketAddr>,
+    /// Was it opened to replicate?
+    pub replication: Replication,
     /// Microseconds after the epoch.
     pub connected: u64,
     /// From BackendKeyData.
@@ -434,6 +447,7 @@ impl ServerEntry {
             database: new.database,
             peer: new.peer,
             local: new.local,
+            replication: new.replication,
             connected: new.connected,
             cancel_pid: new.cancel_pid,
             cancel_key: new.cancel_key,

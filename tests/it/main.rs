@@ -33,6 +33,7 @@ mod oracle;
 mod pooling;
 mod prepared;
 mod reload;
+mod replication;
 mod shutdown;
 mod startup_parameters;
 mod timeouts;

@@ -19,6 +19,7 @@ pub const ROLES: [&str; 5] = ["app", "other", "plain_user", "md5_user", "scram_u
 /// Who may come in how. Everybody else is trusted: most tests are not about passwords.
 const HBA: &str = "\
 local all all                       trust
+host  replication all 127.0.0.1/32  trust
 host  all plain_user  127.0.0.1/32  password
 host  all md5_user    127.0.0.1/32  md5
 host  all scram_user  127.0.0.1/32  scram-sha-256
@@ -34,6 +35,7 @@ full_page_writes = off
 log_statement = none
 log_min_messages = warning
 shared_buffers = 64MB
+wal_level = logical
 ";
 
 /// A running PostgreSQL.
@@ -190,7 +192,7 @@ fn append(path: &Path, text: &str) {
 
 /// The directory of `initdb` and `postgres`: of the newest version where a distribution keeps
 /// several, else what `pg_config` names, else what PATH has.
-fn binaries() -> PathBuf {
+pub fn binaries() -> PathBuf {
     let mut found: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()

@@ -129,6 +129,7 @@ fn shown(console: &Console, rights: Rights, name: &str) -> Vec<String> {
 fn server(console: &Console, state: ServerState) -> ServerGuard {
     let registry = &console.manager.parts().registry;
     let entry = ServerEntry::new(NewServer {
+        replication: crate::protocol::startup::Replication::None,
         id: registry.next_id(),
         user: "joe".into(),
         database: "app".into(),
