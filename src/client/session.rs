@@ -151,7 +151,8 @@ impl Session {
         match poll_fn(|cx| self.poll(cx)).await {
             Way::Moves(worker) => Left::Moved(self, worker),
             Way::Ends(ending) => {
-                self.finish(&ending).await;
+                // Boxed, so that those who stay do not carry the room for it.
+                Box::pin(self.finish(&ending)).await;
                 Left::Ended(ending)
             }
         }
