@@ -9,9 +9,6 @@ use super::scratch;
 use super::stream::Stream;
 use crate::protocol::frame;
 
-/// Above this, an emptied buffer gives its memory back.
-const KEEP_CAPACITY: usize = 4 * 1024;
-
 /// A framed connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -75,13 +72,13 @@ impl Connection {
                 }
             }
         }
-        self.backlog.extend_from_slice(data);
+        self.queue(data);
         Ok(())
     }
 
     /// Adds to what is waiting to be sent; it goes with the next flush.
     pub fn queue(&mut self, data: &[u8]) {
-        self.backlog.extend_from_slice(data);
+        put(&mut self.backlog, data);
     }
 
     /// Is there something the socket has not taken yet? While there is, whoever produces it should
@@ -119,13 +116,7 @@ impl Connection {
     /// Keeps what was not used of the bytes just read.
     #[inline]
     pub fn keep(&mut self, rest: &[u8]) {
-        if rest.is_empty() {
-            return;
-        }
-        if self.kept.capacity() == 0 {
-            self.kept = scratch::take_buffer();
-        }
-        self.kept.extend_from_slice(rest);
+        put(&mut self.kept, rest);
     }
 
     /// Drops the first `n` kept bytes, which have been used.
@@ -143,8 +134,7 @@ impl Connection {
             scratch::with(
                 |scratch| match self.stream.poll_read(cx, &mut scratch.read) {
                     Poll::Ready(Ok(n)) => {
-                        self.kept
-                            .extend_from_slice(scratch.read.get(..n).unwrap_or_default());
+                        put(&mut self.kept, scratch.read.get(..n).unwrap_or_default());
                         Poll::Ready(Ok(n))
                     }
                     Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -178,15 +168,22 @@ impl Connection {
     /// Sends all of `data`. Not cancel-safe in the sense that a dropped call may have sent part of
     /// it; the rest then goes out with the next send.
     pub async fn send_all(&mut self, data: &[u8]) -> io::Result<()> {
-        self.backlog.extend_from_slice(data);
+        self.queue(data);
         poll_fn(|cx| self.poll_flush(cx)).await
     }
 }
 
-fn empty(buffer: &mut Vec<u8>) {
-    if buffer.capacity() > KEEP_CAPACITY {
-        *buffer = Vec::new();
-    } else {
-        buffer.clear();
+fn put(buffer: &mut Vec<u8>, data: &[u8]) {
+    if data.is_empty() {
+        return;
     }
+    if buffer.capacity() == 0 {
+        *buffer = scratch::take_buffer();
+    }
+    buffer.extend_from_slice(data);
+}
+
+/// A connection that has nothing to keep has no buffer.
+fn empty(buffer: &mut Vec<u8>) {
+    scratch::give_buffer(std::mem::take(buffer));
 }
