@@ -117,7 +117,7 @@ pub static VERBS: &[Verb] = &[
     Verb {
         word: "kill",
         usage: "KILL [<db>]",
-        doc: "Drops clients and servers at once and leaves the database paused.",
+        doc: "Drops clients at once and leaves the database paused. A server that was in use is first brought to a clean end, which may take up to 10 seconds, and then closed.",
         make: |argument| Some(Command::Kill(argument)),
     },
     Verb {

@@ -7,7 +7,9 @@
 //!                                                      └─▶ Route::Pool
 //! ```
 //!
-//! Unknown users and databases are told apart from wrong passwords only after a whole exchange.
+//! Where passwords are asked for, an unknown user fails as a wrong password does, after a whole exchange, and that there is
+//! no such database is told only to those who gave the right one. Two refusals come earlier: `trust` asks for nothing, and
+//! a user whom `auth_query` does not find is told so at once, as by PgBouncer.
 
 use std::sync::Arc;
 

@@ -261,7 +261,7 @@ settings! {
             tcp_socket_buffer: usize = Some("0"), Kind::Int, NewConnections,
                 "Bytes of the kernel's send and receive buffers; 0: the system's size.";
             max_packet_size: usize = Some("2147483647"), Kind::Int, NewConnections,
-                "Largest protocol message accepted from either side, in bytes.";
+                "Largest protocol message accepted from a client, in bytes; the answers of servers are not measured.";
         }
         Login {
             admin_users: Vec<String> = Some(""), Kind::List, Live,
@@ -329,7 +329,7 @@ settings! {
             max_prepared_statements: usize = Some("200"), Kind::Int, Live,
                 "Prepared statements kept on each server in transaction and statement mode; 0: statements are passed through.";
             prepared_statements_memory: ByteSize = Some("256MB"), Kind::Bytes, Live,
-                "Bytes of statement text that all clients together may hold. Not in PgBouncer.";
+                "Bytes that the named statements of all clients together may take: their texts, and for each text and each name some more. Not in PgBouncer.";
         }
         Server {
             server_lifetime: Duration = Some("3600"), Kind::Seconds, Live,

@@ -1,7 +1,7 @@
 //! The listening sockets: addresses resolved, bound and listening, before any runtime exists.
 //!
 //! Gives std sockets, non-blocking and ready for a runtime to adopt; accepting, and the options
-//! of accepted sockets, are `net`'s. Inherited sockets are not this file's either.
+//! of accepted sockets, are `accept`'s and `net`'s. No sockets are inherited, from another process or from systemd.
 
 use crate::daemon::Error;
 use nix::unistd::{Gid, Group, chown};

@@ -14,7 +14,7 @@ use crate::stats::Order;
 /// How often it is looked whether the last one has gone.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// Whoever wants the process to end says how. What was said last counts; saying so twice ends it at once.
+/// Whoever wants the process to end says how. The first word counts; a second one, whatever it says, ends it at once.
 #[derive(Debug, Clone)]
 pub struct Request {
     wanted: Arc<watch::Sender<Option<Shutdown>>>,

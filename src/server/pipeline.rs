@@ -139,6 +139,8 @@ pub struct Pipeline<E> {
     /// How many of the entries are `Synthesize`, and how many are `CopyEnd`: seldom any.
     synthesized: usize,
     copy_ends: usize,
+    /// How many of them end with ReadyForQuery.
+    readies: usize,
     /// An error came and its Sync was not sent yet: the server ignores everything else.
     skipping: bool,
     copy: CopyIn,
@@ -159,6 +161,7 @@ impl<E> Default for Pipeline<E> {
             effects: VecDeque::new(),
             synthesized: 0,
             copy_ends: 0,
+            readies: 0,
             skipping: false,
             copy: CopyIn::No,
             doubtful_syncs: 0,
@@ -173,10 +176,10 @@ impl<E> Pipeline<E> {
     /// Notes a request that is being sent (or, with [`Expect::Synthesize`], held back).
     #[inline]
     pub fn push(&mut self, expect: Expect, effect: Option<E>) {
+        let ends_with_ready = expect.request().ends_with_ready();
+        self.readies += usize::from(ends_with_ready);
         match expect {
-            Expect::Forward(request) | Expect::Swallow(request) => {
-                self.batch_is_open = !request.ends_with_ready();
-            }
+            Expect::Forward(_) | Expect::Swallow(_) => self.batch_is_open = !ends_with_ready,
             Expect::Synthesize(_) => self.synthesized += 1,
         }
         self.entries.push_back(Entry {
@@ -246,9 +249,7 @@ impl<E> Pipeline<E> {
 
     /// Is there a reply outstanding that ends with ReadyForQuery?
     pub fn owes_ready(&self) -> bool {
-        self.entries
-            .iter()
-            .any(|entry| entry.expect.request().ends_with_ready())
+        self.readies > 0
     }
 
     /// Has the stream become ambiguous, so that the server must not be used again?
@@ -328,6 +329,7 @@ impl<E> Pipeline<E> {
 
     #[inline]
     fn count_out(&mut self, expect: Expect) {
+        self.readies -= usize::from(expect.request().ends_with_ready());
         if matches!(expect, Expect::Synthesize(_)) {
             self.synthesized -= 1;
         }

@@ -15,6 +15,17 @@ const ALWAYS: [&str; 5] = [
     "application_name",
 ];
 
+/// Those whose values PostgreSQL reads without regard to case, and may report in other letters than it was given. All
+/// others are text: `tenant` is not `Tenant`.
+const CASELESS: [&str; 6] = [
+    "DateStyle",
+    "client_encoding",
+    "TimeZone",
+    "IntervalStyle",
+    "standard_conforming_strings",
+    "default_transaction_read_only",
+];
+
 /// Which parameters are tracked. Fixed for the life of the process.
 #[derive(Debug, Clone)]
 pub struct TrackedNames(Arc<[String]>);
@@ -120,7 +131,7 @@ impl Tracked {
         let mut sql = Vec::new();
         for ((name, wanted), has) in self.names.iter().zip(&self.values).zip(&server.values) {
             if let (Some(wanted), Some(has)) = (wanted, has)
-                && !wanted.eq_ignore_ascii_case(has)
+                && !is_same_value(name, wanted, has)
             {
                 put_set(&mut sql, name, wanted);
             }
@@ -141,6 +152,16 @@ impl Tracked {
             self.flat.push(0);
         }
     }
+}
+
+/// Do both texts stand for one value of this parameter?
+fn is_same_value(name: &str, one: &[u8], other: &[u8]) -> bool {
+    let caseless = || {
+        CASELESS
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
+    };
+    one == other || (one.eq_ignore_ascii_case(other) && caseless())
 }
 
 /// Appends `SET name='value';`.
@@ -194,6 +215,14 @@ mod tests {
         let client = tracked(&[("timezone", "UTC"), ("DateStyle", "iso, mdy")]);
         let server = tracked(&[("TimeZone", "Europe/Berlin"), ("DateStyle", "ISO, MDY")]);
         assert_eq!(client.difference(&server), b"SET TimeZone='UTC';");
+    }
+
+    #[test]
+    fn a_text_that_differs_in_case_is_another_text() {
+        let client = tracked(&[("application_name", "tenant"), ("search_path", "\"A\"")]);
+        let server = tracked(&[("application_name", "Tenant"), ("search_path", "\"a\"")]);
+        let sql = String::from_utf8(client.difference(&server)).unwrap();
+        assert_eq!(sql, "SET application_name='tenant';SET search_path=\"A\";");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! COPY that goes wrong, and COPY that is large. What is answered when is in the transcripts.
 
+use std::io::Read;
 use std::time::Duration;
 
+use crate::support::scripted::Scripted;
 use crate::support::wire::error;
 use crate::support::{Pooler, Wire, frontend, postgres, within};
 
@@ -116,4 +118,68 @@ fn a_large_copy_in_and_out_arrives_in_full() {
             .map(|message| message.body.clone())
             .eq(expected.map(String::into_bytes))
     );
+}
+
+/// A client whose COPY FROM by the extended protocol takes data, with `last` behind its Execute.
+fn begin_extended_copy(client: &mut Wire, last: Vec<u8>) {
+    client.send_all(&[
+        frontend::parse("", "COPY t FROM STDIN", &[]),
+        frontend::bind("", "", &[]),
+        frontend::execute("", 0),
+        last,
+    ]);
+    client.read_until(b'G');
+    client.send(&frontend::copy_data(b"1\n2\n"));
+}
+
+#[test]
+fn a_client_that_dies_in_an_extended_copy_leaves_its_server_at_once() {
+    let (pooler, database) = pooler();
+    let pid = pooler.connect(&database).value("SELECT pg_backend_pid()");
+    for last in [frontend::flush(), frontend::sync()] {
+        for in_block in [false, true] {
+            for reset in [true, false] {
+                let mut client = pooler.connect(&database);
+                if in_block {
+                    client.rows("BEGIN");
+                }
+                begin_extended_copy(&mut client, last.clone());
+                if reset {
+                    client.abort();
+                } else {
+                    drop(client);
+                }
+                // The same server: it was brought back, not given up after a time.
+                let mut next = pooler.connect(&database);
+                assert_eq!(next.value("SELECT pg_backend_pid()"), pid);
+                assert_eq!(next.value("SELECT count(*) FROM t"), "0");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_client_sent_away_in_the_middle_of_a_message_gets_nothing_put_into_it() {
+    let start = frontend::message(b'H', &[0, 0, 1, 0, 0]);
+    let whole = frontend::message(b'd', &vec![b'x'; 200_000]);
+    let sent = [start, whole[..1000].to_vec()].concat();
+    let half = sent.clone();
+    let server = Scripted::start(move |_, session| {
+        session.accept_login();
+        if session.read_until(b'Q') {
+            session.send(&half);
+            session.hang();
+        }
+    });
+    let pooler = Pooler::start(|ini| {
+        ini.set("query_timeout", 1)
+            .set("server_check_query", "")
+            .target("half", &server.target());
+    });
+    let mut client = pooler.login("app", "half", None).unwrap();
+    client.send(&frontend::query("COPY t TO STDOUT"));
+    let mut got = Vec::new();
+    client.stream().read_to_end(&mut got).unwrap();
+    assert_eq!(got.len(), sent.len(), "{}", got.escape_ascii());
+    assert!(got == sent);
 }

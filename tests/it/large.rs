@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 
-use crate::support::{Pooler, frontend, postgres};
+use crate::support::wire::{error, names};
+use crate::support::{Message, Pooler, Wire, frontend, postgres};
 
 const SIZE: usize = 100 << 20;
 /// What the pooler may use more than before, in KiB.
@@ -131,4 +132,103 @@ fn a_message_may_come_in_small_pieces() {
         assert_eq!(rows[1].values(), [Some("and a query".to_owned())]);
         client.exchange(&[frontend::close(b'S', "s"), frontend::sync()]);
     }
+}
+
+/// A statement that is longer than the pooler keeps, and the length of the text in it.
+fn long_statement(size: usize) -> (String, String) {
+    let sql = format!("SELECT length('{}'), $1::text", "s".repeat(size));
+    (sql, size.to_string())
+}
+
+fn run_unnamed(client: &mut Wire, value: &str) -> Vec<Message> {
+    let values = [Some(value.as_bytes().to_vec())];
+    client.exchange(&[
+        frontend::bind("", "", &values),
+        frontend::describe(b'P', ""),
+        frontend::execute("", 0),
+        frontend::sync(),
+    ])
+}
+
+fn row(replies: &[Message]) -> Vec<Option<String>> {
+    let row = replies.iter().find(|message| message.tag == b'D');
+    row.unwrap_or_else(|| panic!("a row among {replies:?}"))
+        .values()
+}
+
+#[test]
+fn a_long_unnamed_statement_is_there_for_later_messages_of_the_transaction() {
+    let (pooler, database) = pooler();
+    let mut client = pooler.connect(&database);
+    for size in [2 << 20, 48 << 20] {
+        client.rows("BEGIN");
+        let before = pooler.peak_memory();
+        let (sql, length) = long_statement(size);
+        let replies = client.exchange(&[frontend::parse("", &sql, &[]), frontend::sync()]);
+        assert_eq!(names(&replies), ["ParseComplete", "ReadyForQuery"]);
+        for value in ["one", "two"] {
+            let replies = run_unnamed(&mut client, value);
+            assert_eq!(
+                row(&replies),
+                [Some(length.clone()), Some(value.to_owned())]
+            );
+        }
+        grown(&pooler, before);
+        // A query takes its place, as in PostgreSQL.
+        client.rows("SELECT 1");
+        let replies = run_unnamed(&mut client, "three");
+        assert_eq!(error(&replies).sqlstate(), "26000");
+        client.rows("ROLLBACK");
+    }
+}
+
+#[test]
+fn a_long_unnamed_statement_outside_of_a_transaction_lasts_while_nobody_else_has_the_server() {
+    let (pooler, database) = pooler();
+    let (mut client, mut other) = (pooler.connect(&database), pooler.connect(&database));
+    other.rows("SELECT 1");
+    let before = pooler.peak_memory();
+    for size in [2 << 20, 48 << 20] {
+        let (sql, length) = long_statement(size);
+        let replies = client.exchange(&[frontend::parse("", &sql, &[]), frontend::sync()]);
+        assert_eq!(names(&replies), ["ParseComplete", "ReadyForQuery"]);
+        let replies = run_unnamed(&mut client, "one");
+        assert_eq!(row(&replies), [Some(length), Some("one".to_owned())]);
+        // Nobody has kept the text: it is gone, and never somebody else's.
+        other.exchange(&[
+            frontend::parse("", "SELECT 'other', $1::text", &[]),
+            frontend::sync(),
+        ]);
+        let replies = run_unnamed(&mut client, "two");
+        assert_eq!(error(&replies).sqlstate(), "26000");
+        let replies = run_unnamed(&mut other, "three");
+        assert_eq!(
+            row(&replies),
+            [Some("other".to_owned()), Some("three".to_owned())]
+        );
+    }
+    grown(&pooler, before);
+}
+
+#[test]
+fn a_named_statement_of_16_mb_answers_as_it_does_directly() {
+    let (pooler, database) = pooler();
+    let (sql, _) = long_statement(16 << 20);
+    let play = |client: &mut Wire| {
+        let mut replies = client.exchange(&[frontend::parse("s", &sql, &[]), frontend::sync()]);
+        for value in ["one", "two"] {
+            let values = [Some(value.as_bytes().to_vec())];
+            replies.extend(client.exchange(&[
+                frontend::describe(b'S', "s"),
+                frontend::bind("", "s", &values),
+                frontend::execute("", 0),
+                frontend::sync(),
+            ]));
+        }
+        replies
+    };
+    let direct = play(&mut postgres().connect(&database));
+    assert_eq!(play(&mut pooler.connect(&database)), direct);
+    // The second client's is prepared already.
+    assert_eq!(play(&mut pooler.connect(&database)), direct);
 }

@@ -20,6 +20,7 @@ macro_rules! transcripts {
 }
 
 transcripts! {
+    a_batch_that_rests_on_one_not_answered
     binary_formats
     close_of_known_and_unknown_statements
     close_then_parse_the_name_again

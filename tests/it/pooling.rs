@@ -281,3 +281,43 @@ fn many_clients_over_few_servers_all_get_through() {
     assert_eq!(pool.get("cl_waiting"), 0);
     assert!(pooler.servers(&database, "app") <= 4);
 }
+
+#[test]
+fn in_statement_mode_a_whole_transaction_in_one_write_is_refused_too() {
+    let database = postgres().database("pooling");
+    let pooler = Pooler::start(|ini| {
+        ini.set("pool_mode", "statement")
+            .set("default_pool_size", 1);
+    });
+    postgres()
+        .connect(&database)
+        .rows("CREATE TABLE t(a int); GRANT ALL ON t TO app");
+    let begin = [
+        frontend::parse("", "BEGIN", &[]),
+        frontend::bind("", "", &[]),
+        frontend::execute("", 0),
+        frontend::sync(),
+    ];
+    let insert = frontend::query("INSERT INTO t VALUES (1)");
+    let commit = frontend::query("COMMIT");
+    for write in [
+        [frontend::query("BEGIN"), commit.clone()].concat(),
+        [frontend::query("BEGIN"), insert.clone(), commit.clone()].concat(),
+        [begin.concat(), insert.clone(), commit.clone()].concat(),
+        [frontend::query("BEGIN; INSERT INTO t VALUES (1)"), commit].concat(),
+    ] {
+        let mut client = pooler.connect(&database);
+        client.send(&write);
+        let replies = client.read_until_ready();
+        let text = error(&replies).field('M').unwrap();
+        assert_eq!(
+            text,
+            "transaction blocks not allowed in statement pooling mode"
+        );
+        assert_eq!(replies.last().unwrap().tag, b'E', "{replies:?}");
+        assert!(client.ended());
+        let mut next = pooler.connect(&database);
+        assert_eq!(next.value("SELECT 'next'"), "next");
+        assert_eq!(postgres().sessions(&database, "idle in%"), 0);
+    }
+}

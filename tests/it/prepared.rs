@@ -405,3 +405,46 @@ async fn use_tokio_postgres(url: &str, number: i32) -> anyhow::Result<()> {
     driver.await??;
     Ok(())
 }
+
+/// Runs a prepared statement where it may turn out that the server has lost it: at most `allowed` times in all.
+fn run_in_spite_of(client: &mut Wire, name: &str, value: &str, allowed: &mut u32) -> String {
+    loop {
+        let replies = client.exchange(&[bind("", name, &text(value)), execute("", 0), sync()]);
+        let Some(error) = replies.iter().find(|message| message.tag == b'E') else {
+            return first_value(&replies);
+        };
+        assert_eq!(error.sqlstate(), "26000");
+        assert!(*allowed > 0, "once more: {error:?}");
+        *allowed -= 1;
+    }
+}
+
+#[test]
+fn a_function_that_drops_all_statements_costs_others_one_error() {
+    let (pooler, database) = pooler(1, 100);
+    let (mut one, mut other) = (pooler.connect(&database), pooler.connect(&database));
+    let names = ["a", "b", "c"];
+    for name in names {
+        prepare(&mut other, name, &format!("select '{name}' || $1::text"));
+        prepare(&mut one, name, &format!("select '{name}' || $1::text"));
+    }
+    let pid = other.value("select pg_backend_pid()");
+    for command in ["DEALLOCATE ALL", "DEALLOCATE ALL; SELECT 1"] {
+        one.rows(&format!("do $$ begin execute '{command}'; end $$"));
+        // The server says nothing of it, so one error there must be; the client then has all of them again.
+        let mut allowed = 1;
+        for turn in ["1", "2"] {
+            for name in names {
+                assert_eq!(
+                    run_in_spite_of(&mut other, name, turn, &mut allowed),
+                    format!("{name}{turn}")
+                );
+                assert_eq!(
+                    run_in_spite_of(&mut one, name, turn, &mut 0),
+                    format!("{name}{turn}")
+                );
+            }
+        }
+    }
+    assert_eq!(other.value("select pg_backend_pid()"), pid);
+}

@@ -1,6 +1,7 @@
 //! What a client asks for at its start, or sets later, holds on whichever server serves it, and only
 //! for itself.
 
+use crate::support::scripted::Scripted;
 use crate::support::{Pooler, Wire, postgres};
 
 fn pooler(servers: usize) -> (Pooler, String) {
@@ -215,4 +216,92 @@ fn the_database_line_gives_values_of_its_own() {
     });
     let mut client = connect(&pooler, "set", &[]);
     assert_eq!(client.value("SHOW timezone"), "Asia/Tokyo");
+}
+
+#[test]
+fn values_are_compared_to_the_letter() {
+    let (pooler, database) = pooler(1);
+    let mut clients: Vec<(Wire, &str)> = ["Tenant", "tenant", "TENANT"]
+        .into_iter()
+        .map(|name| {
+            let more = [("application_name", name)];
+            (connect(&pooler, &database, &more), name)
+        })
+        .collect();
+    for _ in 0..2 {
+        for (client, name) in &mut clients {
+            assert_eq!(client.value("SHOW application_name"), *name);
+            assert_eq!(client.parameter("application_name"), Some(*name));
+        }
+    }
+}
+
+#[test]
+fn the_client_is_told_the_spelling_of_the_server() {
+    let (pooler, database) = pooler(1);
+    let wanted = |letters: fn(&str) -> String| {
+        [
+            ("DateStyle", letters("German, DMY")),
+            ("client_encoding", letters("Latin1")),
+            ("TimeZone", letters("Asia/Tokyo")),
+            ("IntervalStyle", letters("iso_8601")),
+            ("standard_conforming_strings", letters("Off")),
+        ]
+    };
+    let spellings: [fn(&str) -> String; 3] = [
+        str::to_owned,
+        |text| text.to_lowercase(),
+        |text| text.to_uppercase(),
+    ];
+    let mut seen = Vec::new();
+    for letters in spellings {
+        let more = wanted(letters);
+        let more: Vec<_> = more
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        let mut client = connect(&pooler, &database, &more);
+        assert_eq!(client.value("SHOW timezone"), "Asia/Tokyo");
+        // The client knows them by the server's spelling from now on.
+        let values: Vec<_> = more
+            .iter()
+            .map(|(name, _)| client.parameter(name).map(str::to_owned))
+            .collect();
+        seen.push(values);
+    }
+    let expected = ["German, DMY", "LATIN1", "Asia/Tokyo", "iso_8601", "off"];
+    for values in seen {
+        assert_eq!(values, expected.map(|value| Some(value.to_owned())));
+    }
+}
+
+#[test]
+fn what_postgresql_reads_without_regard_to_case_is_not_set_for_its_case() {
+    // A SET is answered by an error, which ends the client.
+    let server = Scripted::start(|_, session| {
+        session.accept_login();
+        while let Some((_, text)) = session.read_message() {
+            if text.starts_with(b"SET") {
+                session.error("ERROR", "XX000", "not needed");
+            } else {
+                session.complete("SELECT 0");
+            }
+            session.ready(b'I');
+        }
+    });
+    let pooler = Pooler::start(|ini| {
+        ini.set("default_pool_size", 1)
+            .target("scripted", &server.target());
+    });
+    let more = [
+        ("DateStyle", "iso, mdy"),
+        ("client_encoding", "utf8"),
+        ("TimeZone", "Utc"),
+        ("IntervalStyle", "POSTGRES"),
+        ("standard_conforming_strings", "ON"),
+    ];
+    let mut client = connect(&pooler, "scripted", &more);
+    assert_eq!(client.query("SELECT").last().unwrap().tag, b'Z');
+    let mut client = connect(&pooler, "scripted", &[("application_name", "other")]);
+    assert_eq!(client.query("SELECT").last().unwrap().tag, b'E');
 }

@@ -271,3 +271,54 @@ fn a_server_that_speaks_unasked_is_not_lent_out_with_it() {
         assert_eq!(replies[0].body, b"SELECT 0\0", "{replies:?}");
     }
 }
+
+/// A client that waits for the one server, and was told so; and the one that has it.
+fn told_that_it_waits(pooler: &Pooler, database: &str) -> (Wire, Wire) {
+    let mut holding = pooler.connect(database);
+    holding.rows("BEGIN");
+    let mut waiting = pooler.connect(database);
+    waiting.send(&frontend::query("SELECT 1"));
+    let notice = waiting.read_message().unwrap();
+    assert_eq!(notice.name(), "NoticeResponse", "{notice:?}");
+    (holding, waiting)
+}
+
+#[test]
+fn query_wait_timeout_still_holds_for_a_client_that_was_told_that_it_waits() {
+    let database = postgres().database("timeouts");
+    let pooler = Pooler::start(|ini| {
+        ini.set("default_pool_size", 1)
+            .set("query_wait_notify", 1)
+            .set("query_wait_timeout", 2);
+    });
+    let (mut holding, mut waiting) = told_that_it_waits(&pooler, &database);
+    let replies = read_all(&mut waiting);
+    ends_with(&mut waiting, &replies, "query_wait_timeout");
+    assert_eq!(holding.value("SELECT 'undisturbed'"), "undisturbed");
+}
+
+#[test]
+fn kill_client_reaches_a_client_that_was_told_that_it_waits() {
+    let database = postgres().database("timeouts");
+    let pooler = Pooler::start(|ini| {
+        ini.set("default_pool_size", 1).set("query_wait_notify", 1);
+    });
+    let (mut holding, mut waiting) = told_that_it_waits(&pooler, &database);
+    let clients = pooler.console("SHOW CLIENTS");
+    let row = clients.find("state", "waiting").expect("one waits");
+    pooler.console(&format!("KILL_CLIENT {}", clients.get(row, "id")));
+    let replies = read_all(&mut waiting);
+    ends_with(&mut waiting, &replies, "admin forced disconnect");
+    // And one after the other: a client that is served after it was told is an ordinary client again.
+    let mut waiting = pooler.connect(&database);
+    waiting.send(&frontend::query("SELECT 1"));
+    assert_eq!(waiting.read_message().unwrap().name(), "NoticeResponse");
+    holding.rows("COMMIT");
+    assert_eq!(waiting.read_until_ready().len(), 4);
+    let clients = pooler.console("SHOW CLIENTS");
+    let port = waiting.stream().local_addr().unwrap().port().to_string();
+    let row = clients.find("port", &port).expect("it is listed");
+    pooler.console(&format!("KILL_CLIENT {}", clients.get(row, "id")));
+    let replies = read_all(&mut waiting);
+    ends_with(&mut waiting, &replies, "admin forced disconnect");
+}
