@@ -193,6 +193,7 @@ fn pause_waits_for_transactions_and_resume_lets_them_in_again() {
         rows.find("key", "paused")
             .is_some_and(|row| rows.get(row, "value") == "yes")
     };
+    wait_until("the pause has begun", paused);
     inside.rows("SELECT 1");
     outside.send(&frontend::query("SELECT 'after'"));
     pooler.wait_for_pool(&database, "app", "cl_waiting", 1);
