@@ -80,7 +80,7 @@ pub static SHOWS: &[Show] = &[
         "clients",
         connections::CLIENTS,
         connections::clients,
-        "Clients that have proved who they are; among them, as `idle`, those whose login waits for the first server of their pool."
+        "Clients that have proved who they are; among them, as `waiting`, those whose login waits for the first server of their pool."
     ),
     show!(
         "servers",

@@ -20,6 +20,7 @@ use crate::pool::{Admission, Pool, WaitError, auth_query};
 use crate::protocol::backend::{self, TxStatus};
 use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
+use crate::stats::Phase;
 use crate::stats::registry::{CancelKey, ClientEntry, ClientGuard, NewClient};
 
 /// Bytes of a cancel key in protocol 3.2 (PostgreSQL's own choice), and before.
@@ -293,10 +294,13 @@ impl Client {
         if self.pool.welcome().is_some() {
             return Ok(());
         }
+        let now = || self.context.manager.parts().registry.now();
+        entry.enter(Phase::Waiting, now());
         let leased = self
             .in_time(entry, deadline, auth_query::lease(&self.pool, self.worker))
             .await?;
         self.pool.check_in(self.pool.shard_of(self.worker), leased?);
+        entry.enter(Phase::Idle, now());
         Ok(())
     }
 
