@@ -113,6 +113,15 @@ pub enum Error {
     /// KILL, or the database is gone from the configuration.
     #[error("database removed")]
     DatabaseRemoved,
+    /// `disable_pqexec`.
+    #[error("PQexec disallowed")]
+    QueriesDisallowed,
+    /// `server_fast_close`: its server is outdated.
+    #[error("database configuration changed")]
+    DatabaseChanged,
+    /// It did not fall silent for SUSPEND within `suspend_timeout`.
+    #[error("suspend_timeout")]
+    SuspendTimeout,
     /// KILL_CLIENT.
     #[error("admin forced disconnect")]
     AdminDisconnect,
@@ -148,6 +157,7 @@ impl Error {
             | Self::NoSuchDatabase(_)
             | Self::NotAllowed
             | Self::InvalidParameter
+            | Self::QueriesDisallowed
             | Self::TransactionBlock => Fault::Client,
             Self::ServerCrashed
             | Self::Wait(
@@ -170,6 +180,8 @@ impl Error {
             | Self::IdleTransactionTimeout
             | Self::TransactionTimeout
             | Self::DatabaseRemoved
+            | Self::DatabaseChanged
+            | Self::SuspendTimeout
             | Self::AdminDisconnect
             | Self::Statements(_) => Fault::Pooler,
         }

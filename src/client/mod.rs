@@ -11,6 +11,7 @@ mod context;
 mod drain;
 pub mod error;
 pub mod handshake;
+mod journal;
 mod login;
 #[cfg(test)]
 mod model;
@@ -26,5 +27,6 @@ mod translate;
 pub use context::Context;
 pub use error::Error;
 pub use handshake::{ConsoleLogin, Rights, Route, handshake};
+pub use journal::Conn;
 pub use login::{Operator, serve};
 pub use statements::NamesHeld;

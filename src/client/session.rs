@@ -177,6 +177,10 @@ impl Session {
                 if let Some(ending) = self.obey(cx, orders) {
                     return Poll::Ready(Way::Ends(ending));
                 }
+                if orders.has(Order::Suspend) && self.is_at_rest() {
+                    self.entry.rest();
+                    return Poll::Pending;
+                }
             }
             let step = match &mut self.state {
                 State::Idle => self.poll_idle(cx),
@@ -763,14 +767,35 @@ impl Session {
 
     // ---- orders ----------------------------------------------------------------------------
 
+    /// Is nothing of it under way? Then it need not be read for a while.
+    fn is_at_rest(&self) -> bool {
+        let mine = self.connection.kept.is_empty() && !self.connection.has_backlog();
+        match &self.state {
+            State::Idle => mine && self.moves_to.is_none(),
+            State::Linked(pooled) => {
+                let server = &pooled.server;
+                mine && server.state.pipeline.is_idle()
+                    && !server.connection.has_backlog()
+                    && !self.relay.is_mid_message()
+            }
+            State::Waiting | State::Preparing(_) => false,
+        }
+    }
+
     fn obey(&mut self, cx: &mut TaskContext<'_>, orders: Orders) -> Option<Ending> {
         let phase = self.entry.phase();
         // An order may come late: the time it was given for must not be over.
         let (ordered_for, since) = (self.entry.ordered_for(), self.entry.since());
         let in_time = since == ordered_for;
-        let ends: [PossibleEnd; 9] = [
+        let ends: [PossibleEnd; 11] = [
             (Order::AdminDisconnect, true, || Error::AdminDisconnect),
             (Order::DatabaseRemoved, true, || Error::DatabaseRemoved),
+            (Order::SuspendTimeout, !self.entry.rests(), || {
+                Error::SuspendTimeout
+            }),
+            (Order::ServerOutdated, phase == Phase::LinkedIdle, || {
+                Error::DatabaseChanged
+            }),
             (
                 Order::QueryTimeout,
                 in_time && phase == Phase::Active,
@@ -815,6 +840,9 @@ impl Session {
             let text = "No server connection available in postgres backend, client being queued";
             backend::notice_response(&mut out, &ErrorMessage::new("NOTICE", "00000", text));
             self.connection.send(cx, &out).ok()?;
+        }
+        if orders.has(Order::ServerOutdated) && self.entry.server() != 0 {
+            self.entry.keep_order(Order::ServerOutdated);
         }
         if orders.has(Order::Move) {
             self.moves_to = Some(self.entry.goal()).filter(|&goal| goal != self.worker);

@@ -5,18 +5,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::limits::Limits;
+use super::peers::Peers;
 use super::{Admission, Pool, PoolSettings, WaitError};
 use crate::auth::Secret;
 use crate::auth::scram::ScramKeys;
 use crate::auth::server_login::Credentials;
 use crate::config::{Change, Config, ConfigHandle, Database, DatabaseEffect};
-use crate::net::Workers;
+use crate::net::{Names, Workers};
 use crate::prepared;
 use crate::server::session::TrackedNames;
-use crate::stats::Registry;
+use crate::stats::{ClientEntry, Registry};
 
 /// What every pool needs from outside. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -31,6 +32,10 @@ pub struct Parts {
     pub config: ConfigHandle,
     /// Statements shared by all clients.
     pub statements: prepared::Registry,
+    /// The peers that cancel requests were passed on to.
+    pub peers: Arc<Peers>,
+    /// Host names that were looked up.
+    pub names: Names,
     pub(super) limits: Arc<Limits>,
     pub(super) pools: Weak<Pools>,
     /// Wakes the janitor: there is room where somebody may wait.
@@ -42,6 +47,11 @@ impl Parts {
     /// Spreads pools that live on few workers over all of them.
     pub(super) fn next_turn(&self) -> usize {
         self.next_turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What pool settings are made with: the names of tracked parameters, and those of hosts.
+    fn shared_names(&self) -> (&TrackedNames, &Names) {
+        (&self.tracked, &self.names)
     }
 
     pub(super) fn logs_connections(&self) -> bool {
@@ -74,6 +84,7 @@ pub struct Manager {
     paused: Mutex<HashSet<String>>,
     disabled: Mutex<HashSet<String>>,
     paused_all: AtomicBool,
+    suspended: watch::Sender<bool>,
     started: std::time::Instant,
 }
 
@@ -88,6 +99,8 @@ impl Manager {
             tracked,
             config,
             statements: prepared::Registry::new(),
+            peers: Arc::default(),
+            names: Names::default(),
             limits: Arc::default(),
             pools: Arc::downgrade(&pools),
             kick: Arc::default(),
@@ -99,6 +112,7 @@ impl Manager {
             paused: Mutex::default(),
             disabled: Mutex::default(),
             paused_all: AtomicBool::new(false),
+            suspended: watch::Sender::new(false),
             started: tokio::time::Instant::now().into_std(),
         }
     }
@@ -110,7 +124,7 @@ impl Manager {
 
     /// Counts a new connection in.
     pub fn admit(&self) -> Admission {
-        Admission::new(&self.parts.limits)
+        Admission::new(&self.parts.limits, self.parts.registry.next_id())
     }
 
     /// When the process started.
@@ -136,7 +150,7 @@ impl Manager {
         }
         let mut pools = self.pools.map.write();
         let pool = pools.entry(key.clone()).or_insert_with(|| {
-            let settings = PoolSettings::new(config, database, &key.1, &self.parts.tracked);
+            let settings = PoolSettings::new(config, database, &key.1, self.parts.shared_names());
             let pool = Pool::new(
                 key.clone(),
                 settings,
@@ -188,7 +202,7 @@ impl Manager {
             match config.database(&pool.database) {
                 Some(database) => {
                     let settings =
-                        PoolSettings::new(config, &database, &pool.user, &self.parts.tracked);
+                        PoolSettings::new(config, &database, &pool.user, self.parts.shared_names());
                     pool.set_settings(settings);
                     self.renew_credentials(config, &database, &pool);
                     if concerned(&replaced) || (concerned(&removed) && from_fallback) {
@@ -249,6 +263,11 @@ impl Manager {
         self.is_all_paused() || self.paused.lock().contains(database)
     }
 
+    /// How many databases were paused by their names?
+    pub fn paused_databases(&self) -> usize {
+        self.paused.lock().len()
+    }
+
     /// Was PAUSE given without a name?
     pub fn is_all_paused(&self) -> bool {
         self.paused_all.load(Ordering::SeqCst)
@@ -271,8 +290,47 @@ impl Manager {
         self.pools_of(database).iter().for_each(|pool| pool.pause());
     }
 
-    /// RESUME. False if it was not paused.
+    /// SUSPEND: clients are not read any more, each from the moment when nothing of it is under way, and none are
+    /// accepted. [`restless_clients`](Self::restless_clients) are those for whom it has not come yet.
+    pub fn suspend(&self) {
+        self.suspended.send_replace(true);
+        self.order_clients(None, crate::stats::Order::Suspend);
+    }
+
+    /// Does SUSPEND hold?
+    pub fn is_suspended(&self) -> bool {
+        *self.suspended.borrow()
+    }
+
+    /// Tells when SUSPEND begins and ends.
+    pub fn suspension(&self) -> watch::Receiver<bool> {
+        self.suspended.subscribe()
+    }
+
+    /// Clients that SUSPEND still waits for. Those of the console are not suspended.
+    pub fn restless_clients(&self) -> Vec<Arc<ClientEntry>> {
+        let config = self.parts.config.load();
+        let mut clients = self.parts.registry.clients();
+        clients.retain(|client| !client.rests() && !config.is_console(&client.database));
+        clients
+    }
+
+    /// Ends SUSPEND. False if there was none.
+    pub fn end_suspension(&self) -> bool {
+        let was_suspended = self.suspended.send_replace(false);
+        if was_suspended {
+            for client in self.parts.registry.clients() {
+                client.go_on();
+            }
+        }
+        was_suspended
+    }
+
+    /// RESUME. False if it was neither paused nor suspended.
     pub fn resume(&self, database: Option<&str>) -> bool {
+        if database.is_none() && self.end_suspension() {
+            return true;
+        }
         let was_paused = match database {
             Some(name) => self.paused.lock().remove(name),
             None => {
