@@ -77,6 +77,12 @@ pub enum Error {
     /// `client_login_timeout`.
     #[error("client_login_timeout")]
     LoginTimeout,
+    /// The same, while there was no server to tell what a session looks like.
+    #[error("client_login_timeout (server down)")]
+    LoginTimeoutServerDown,
+    /// A name longer than any that is stored.
+    #[error("username too long")]
+    UserTooLong,
     /// No server was to be had.
     #[error("{0}")]
     Wait(#[from] WaitError),
@@ -148,6 +154,7 @@ impl Error {
             | Self::DataAfterSslRequest
             | Self::DataAfterGssRequest
             | Self::NoUser
+            | Self::UserTooLong
             | Self::StartupParameter(_)
             | Self::OptionsParameter(_)
             | Self::Replication
@@ -169,6 +176,7 @@ impl Error {
             | Self::Configuration
             | Self::Admission(_)
             | Self::LoginTimeout
+            | Self::LoginTimeoutServerDown
             | Self::Wait(
                 WaitError::DatabaseRemoved | WaitError::ShuttingDown | WaitError::Timeout,
             )

@@ -250,7 +250,7 @@ impl Client {
             }
             Ok(Err(error)) => Err(error.into()),
             Err(_) if first < deadline => Err(WaitError::Timeout.into()),
-            Err(_) => Err(Error::LoginTimeout),
+            Err(_) => Err(Error::LoginTimeoutServerDown),
         }
     }
 

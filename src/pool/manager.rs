@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
@@ -17,7 +18,7 @@ use crate::config::{Change, Config, ConfigHandle, Database, DatabaseEffect};
 use crate::net::{Names, Workers};
 use crate::prepared;
 use crate::server::session::TrackedNames;
-use crate::stats::{ClientEntry, Registry};
+use crate::stats::{ClientEntry, Registry, Totals};
 
 /// What every pool needs from outside. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -83,6 +84,8 @@ pub struct Manager {
     /// Databases the console paused or disabled; `paused_all` is PAUSE without a name.
     paused: Mutex<HashSet<String>>,
     disabled: Mutex<HashSet<String>>,
+    /// What was counted in pools that were forgotten, by database.
+    forgotten: Mutex<HashMap<String, Totals>>,
     paused_all: AtomicBool,
     suspended: watch::Sender<bool>,
     started: std::time::Instant,
@@ -111,6 +114,7 @@ impl Manager {
             pools,
             paused: Mutex::default(),
             disabled: Mutex::default(),
+            forgotten: Mutex::default(),
             paused_all: AtomicBool::new(false),
             suspended: watch::Sender::new(false),
             started: tokio::time::Instant::now().into_std(),
@@ -149,6 +153,9 @@ impl Manager {
             return pool.clone();
         }
         let mut pools = self.pools.map.write();
+        if !config.databases.contains_key(&key.0) && !pools.keys().any(|(name, _)| *name == key.0) {
+            tracing::info!("registered new auto-database: {}", key.0);
+        }
         let pool = pools.entry(key.clone()).or_insert_with(|| {
             let settings = PoolSettings::new(config, database, &key.1, self.parts.shared_names());
             let pool = Pool::new(
@@ -234,12 +241,97 @@ impl Manager {
         }
     }
 
+    /// What was counted in pools that are no more, of databases that are.
+    pub fn forgotten(&self) -> HashMap<String, Totals> {
+        self.forgotten.lock().clone()
+    }
+
+    /// Forgets pools that had neither clients nor servers for too long: with their statistics and the rest those of
+    /// databases made by `*` (`autodb_idle_timeout`), others for their room only (`pool_idle_timeout`).
+    pub(super) fn forget_unused(&self) {
+        let config = self.parts.config.load();
+        let now = self.parts.registry.now();
+        let (of_database, of_pool) = (
+            config.settings.autodb_idle_timeout,
+            config.settings.pool_idle_timeout,
+        );
+        let is_over = |unused: Duration, limit: Duration| !limit.is_zero() && unused > limit;
+        let mut clients: Option<HashSet<(String, String)>> = None;
+        for pool in self.pools.list() {
+            let is_auto = !config.databases.contains_key(&pool.database);
+            if of_pool.is_zero() && (!is_auto || of_database.is_zero()) {
+                continue;
+            }
+            let has_servers = pool.open_servers() + pool.connecting() > 0 || pool.has_waiters();
+            let is_used = has_servers || {
+                let clients = clients.get_or_insert_with(|| self.pools_in_use());
+                clients.contains(&(pool.database.clone(), pool.user.clone()))
+            };
+            let unused = pool.unused_for(is_used, now);
+            let is_kept = self.is_paused(&pool.database) || self.is_disabled(&pool.database);
+            if is_auto && is_over(unused, of_database) && !is_kept {
+                self.forget(&pool, None);
+            } else if is_over(unused, of_pool) && !is_kept && !self.is_forced(&config, &pool) {
+                self.forget(&pool, Some(unused));
+            }
+        }
+    }
+
+    /// The databases and server-side users of all clients.
+    fn pools_in_use(&self) -> HashSet<(String, String)> {
+        let mut found = HashSet::new();
+        self.parts.registry.each_client(|client| {
+            found.insert((client.database.clone(), client.pool_user.clone()));
+        });
+        found
+    }
+
+    /// Would it be made again at once, for `min_pool_size` without a client?
+    #[allow(clippy::unused_self, reason = "a question of `forget_unused`")]
+    fn is_forced(&self, config: &Config, pool: &Pool) -> bool {
+        config
+            .databases
+            .get(&pool.database)
+            .is_some_and(|database| {
+                database.user.is_some() && config.min_pool_size(database, &pool.user) > 0
+            })
+    }
+
+    /// Takes a pool off the list, unless somebody has just got hold of it. `age`: its counts are kept.
+    fn forget(&self, pool: &Arc<Pool>, age: Option<Duration>) {
+        let key = (pool.database.clone(), pool.user.clone());
+        let is_last = {
+            let mut pools = self.pools.map.write();
+            // The list's and ours. Whoever is about to use it has its own, and nobody can get one now.
+            if Arc::strong_count(pool) > 2 {
+                return;
+            }
+            pools.remove(&key);
+            !pools.keys().any(|(name, _)| *name == key.0)
+        };
+        let (database, user) = key;
+        let mut forgotten = self.forgotten.lock();
+        if let Some(age) = age {
+            let age = age.as_secs();
+            tracing::info!(
+                "cleaning up idle pool for user {user} on db {database} because: pool idle timeout (age= {age}s)"
+            );
+            forgotten.entry(database).or_default().merge(&pool.totals());
+        } else if is_last {
+            tracing::warn!(
+                "dropping database '{database}' as it does not exist anymore or inactive auto-database"
+            );
+            forgotten.remove(&database);
+        }
+    }
+
     fn remove(&self, pool: &Arc<Pool>) {
         self.pools
             .map
             .write()
             .remove(&(pool.database.clone(), pool.user.clone()));
         pool.remove();
+        self.forgotten.lock().remove(&pool.database);
         tracing::warn!(
             "dropping database '{}' as it does not exist anymore or inactive auto-database",
             pool.database

@@ -25,6 +25,17 @@ pub struct Hosts {
     ttl: Ttl,
 }
 
+impl std::fmt::Display for Hosts {
+    /// As the log names a server that did not come about.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (at, address) in self.addresses.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            write!(f, "{comma}{address}")?;
+        }
+        Ok(())
+    }
+}
+
 /// A connection that is made, before anything was said on it.
 #[derive(Debug)]
 pub struct Dialled {
