@@ -119,6 +119,9 @@ impl Averages {
             let totals = pool.totals();
             all.entry(pool.database.clone()).or_default().merge(&totals);
         }
+        for (name, totals) in manager.forgotten() {
+            all.entry(name).or_default().merge(&totals);
+        }
         all
     }
 

@@ -5,6 +5,8 @@
 
 use std::sync::atomic::Ordering;
 
+use tokio::time::Instant;
+
 use crate::admin::parse::{Command, VERBS};
 use crate::admin::show::{SHOWS, View};
 use crate::admin::value::{Cell, Heading, Type};
@@ -80,6 +82,9 @@ pub fn headings(command: &Command) -> Option<Vec<Heading>> {
 /// Runs a command for somebody with these rights.
 pub fn run(console: &Console, rights: Rights, command: &Command) -> Result<Outcome, Error> {
     match command {
+        Command::Show(show) if show.is_private && rights == Rights::Stats => {
+            Err(Error::AdminNeeded)
+        }
         Command::Show(show) => Ok(Outcome::Rows((show.rows)(&View::new(console, rights)))),
         Command::ShowParameter(parameter) => Ok(Outcome::Rows(vec![vec![parameter.value.into()]])),
         Command::Help => {
@@ -145,7 +150,7 @@ fn change(console: &Console, command: &Command) -> Result<Outcome, Error> {
             client.order(Order::AdminDisconnect);
             Ok(done("KILL_CLIENT"))
         }
-        Command::Suspend => Err(Error::Unsupported { command: "SUSPEND" }),
+        Command::Suspend => databases.suspend(),
         Command::Shutdown(mode) => {
             issued("SHUTDOWN", mode.word());
             console.control.shutdown(*mode);
@@ -258,7 +263,7 @@ impl Databases<'_> {
 
     fn pause(&self, database: Option<&str>) -> Result<Outcome, Error> {
         issued("PAUSE", database);
-        if self.manager().is_all_paused() {
+        if self.manager().is_all_paused() || self.manager().is_suspended() {
             return Err(Error::AlreadyPaused);
         }
         self.check("pause", database)?;
@@ -270,12 +275,27 @@ impl Databases<'_> {
 
     fn kill(&self, database: Option<&str>) -> Result<Outcome, Error> {
         issued("KILL", database);
-        if self.manager().is_all_paused() {
+        if self.manager().is_all_paused() || self.manager().is_suspended() {
             return Err(Error::AlreadyPaused);
         }
         self.check("kill", database)?;
         self.manager().kill(database);
         Ok(done("KILL"))
+    }
+
+    fn suspend(&self) -> Result<Outcome, Error> {
+        let manager = self.manager();
+        if manager.is_all_paused() || manager.is_suspended() {
+            return Err(Error::AlreadyPaused);
+        }
+        if manager.paused_databases() > 0 {
+            return Err(Error::PausedDatabases);
+        }
+        issued("SUSPEND", None);
+        manager.suspend();
+        let limit = manager.parts().config.load().settings.suspend_timeout;
+        let deadline = (!limit.is_zero()).then(|| Instant::now() + limit);
+        self.wait(Wait::Suspend { deadline })
     }
 
     fn resume(&self, database: Option<&str>) -> Result<Outcome, Error> {
@@ -320,6 +340,11 @@ pub enum Wait {
         /// `None`: all.
         database: Option<String>,
     },
+    /// SUSPEND: that every client is silent.
+    Suspend {
+        /// Then those who are not are sent away.
+        deadline: Option<Instant>,
+    },
     /// `WAIT_CLOSE`: that no server that must be replaced is left (of a database).
     Close {
         /// `None`: all.
@@ -341,6 +366,18 @@ impl Wait {
                 }
                 (manager.active_servers(database.as_deref()) == 0).then_some(Ok("PAUSE"))
             }
+            Self::Suspend { deadline } => {
+                if !manager.is_suspended() {
+                    return Some(Err(Error::Resumed));
+                }
+                let restless = manager.restless_clients();
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    for client in &restless {
+                        client.order(Order::SuspendTimeout);
+                    }
+                }
+                restless.is_empty().then_some(Ok("SUSPEND"))
+            }
             Self::Close { database } => {
                 let of_ours = |name: &str| database.as_deref().is_none_or(|wanted| wanted == name);
                 let left = manager.parts().registry.servers().iter().any(|server| {
@@ -356,6 +393,9 @@ impl Wait {
         match self {
             Self::Pause { database } => {
                 manager.resume(database.as_deref());
+            }
+            Self::Suspend { .. } => {
+                manager.resume(None);
             }
             Self::Close { .. } => {}
         }

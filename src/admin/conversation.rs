@@ -42,6 +42,8 @@ pub struct Conversation<'a> {
     rights: Rights,
     /// Answers to be sent.
     pub out: Vec<u8>,
+    /// It said SUSPEND, which ends with its connection.
+    pub gave_suspend: bool,
     /// `None`: an empty query.
     statements: HashMap<Vec<u8>, Command>,
     portals: HashMap<Vec<u8>, Portal>,
@@ -75,6 +77,7 @@ impl<'a> Conversation<'a> {
             console,
             rights,
             out: Vec::new(),
+            gave_suspend: false,
             statements: HashMap::new(),
             portals: HashMap::new(),
             skipping: false,
@@ -172,7 +175,9 @@ impl<'a> Conversation<'a> {
 
     fn run(&mut self, command: &Command) -> Result<Outcome, Error> {
         self.console.averages.count_query();
-        control::run(self.console, self.rights, command)
+        let outcome = control::run(self.console, self.rights, command)?;
+        self.gave_suspend |= matches!(command, Command::Suspend);
+        Ok(outcome)
     }
 
     // ---- simple query -----------------------------------------------------------------------

@@ -67,12 +67,9 @@ pub enum Error {
     /// `KILL_CLIENT` of somebody who is not there.
     #[error("client not found")]
     ClientNotFound,
-    /// A command of PgBouncer's that has no meaning here.
-    #[error("{command} is not supported")]
-    Unsupported {
-        /// The command.
-        command: &'static str,
-    },
+    /// SUSPEND while a database is paused by its name.
+    #[error("cannot suspend with paused databases")]
+    PausedDatabases,
     /// A cancel request ended a command that waited. PostgreSQL's words.
     #[error("canceling statement due to user request")]
     Canceled,
@@ -151,7 +148,6 @@ impl Error {
             Self::Canceled => sqlstate::QUERY_CANCELED,
             Self::NoSuchStatement { .. } => sqlstate::INVALID_SQL_STATEMENT_NAME,
             Self::StatementExists { .. } => sqlstate::DUPLICATE_PSTATEMENT,
-            Self::Unsupported { .. } => sqlstate::FEATURE_NOT_SUPPORTED,
             _ => sqlstate::PROTOCOL_VIOLATION,
         }
     }

@@ -108,6 +108,9 @@ impl std::fmt::Debug for Console {
     }
 }
 
+/// What a client is told that KILL_CLIENT ends.
+const DISCONNECT: &str = "admin forced disconnect";
+
 /// How a console connection ends.
 enum End {
     /// It closed, or what it sent makes no sense.
@@ -117,21 +120,22 @@ enum End {
 }
 
 /// Serves a client that is logged in and has been told so (`AuthenticationOk` to ReadyForQuery), until it
-/// leaves or is made to.
+/// leaves or is made to. Says why it ended, in the log's words.
 pub async fn serve(
     console: &Console,
     mut connection: Connection,
     rights: Rights,
     entry: ClientGuard,
-) {
+) -> &'static str {
     console.averages.count_login();
-    let canceled = AtomicBool::new(false);
+    let (canceled, suspends) = (AtomicBool::new(false), AtomicBool::new(false));
     let end = {
         let client = Client {
             console,
             rights,
             entry: &entry,
             canceled: &canceled,
+            suspends: &suspends,
         };
         let mut talk = pin!(client.talk(&mut connection));
         poll_fn(|cx| {
@@ -147,14 +151,19 @@ pub async fn serve(
         })
         .await
     };
+    if suspends.into_inner() && console.manager.end_suspension() {
+        tracing::info!("the client that gave SUSPEND is gone: resuming");
+    }
     match end {
-        End::Closed => {}
-        // In the middle of another message it would not be understood.
-        End::Disconnected if connection.has_backlog() => {}
+        End::Closed => "client close request",
         End::Disconnected => {
-            let mut out = Vec::new();
-            Conversation::farewell(&mut out, "admin forced disconnect");
-            connection.stream.write_once(&out);
+            // In the middle of another message it would not be understood.
+            if !connection.has_backlog() {
+                let mut out = Vec::new();
+                Conversation::farewell(&mut out, DISCONNECT);
+                connection.stream.write_once(&out);
+            }
+            DISCONNECT
         }
     }
 }
@@ -167,6 +176,8 @@ struct Client<'a> {
     entry: &'a ClientGuard,
     /// A cancel request came while a command waited.
     canceled: &'a AtomicBool,
+    /// It said SUSPEND.
+    suspends: &'a AtomicBool,
 }
 
 impl Client<'_> {
@@ -179,7 +190,9 @@ impl Client<'_> {
     fn cancel(self) {
         if self.entry.phase() == Phase::Waiting {
             self.canceled.store(true, Ordering::Relaxed);
-        } else if self.rights == Rights::Admin && self.console.manager.is_all_paused() {
+        } else if self.rights == Rights::Admin
+            && (self.console.manager.is_all_paused() || self.console.manager.is_suspended())
+        {
             self.console.manager.resume(None);
         }
     }
@@ -202,6 +215,8 @@ impl Client<'_> {
                 .request_begins(self.console.manager.parts().registry.now());
             self.enter(Phase::Active);
             let mut step = conversation.handle(&message);
+            self.suspends
+                .fetch_or(conversation.gave_suspend, Ordering::Relaxed);
             while let Step::Wait(wait) = step {
                 // What has been said so far does not wait with the command.
                 let sent = connection

@@ -49,7 +49,7 @@ pub enum Command {
     Enable(Option<String>),
     /// `KILL_CLIENT` of an id as SHOW CLIENTS shows it.
     KillClient(String),
-    /// `SUSPEND`, which has no meaning here.
+    /// `SUSPEND`.
     Suspend,
     /// `SHUTDOWN`.
     Shutdown(Shutdown),
@@ -129,8 +129,8 @@ pub static VERBS: &[Verb] = &[
     Verb {
         word: "suspend",
         usage: "SUSPEND",
-        doc: "Is refused: it serves PgBouncer's online restart, which pgferry does not have.",
-        make: |_| Some(Command::Suspend),
+        doc: "Stops accepting and reading clients, and answers when nothing is under way. Who goes on for longer than `suspend_timeout` is sent away. Ends with RESUME, or with the console connection that gave it.",
+        make: |argument| argument.is_none().then_some(Command::Suspend),
     },
     Verb {
         word: "shutdown",

@@ -13,6 +13,7 @@ use crate::config::Config;
 mod connections;
 mod misc;
 mod named;
+mod network;
 mod pools;
 mod stats;
 
@@ -22,6 +23,8 @@ pub struct Show {
     pub name: &'static str,
     /// What it is.
     pub doc: &'static str,
+    /// Only administrators may see it.
+    pub is_private: bool,
     /// Its columns.
     pub headings: fn() -> Vec<Heading>,
     /// Its rows at this moment, each with a cell for every column.
@@ -62,6 +65,7 @@ macro_rules! show {
         Show {
             name: $name,
             doc: $doc,
+            is_private: false,
             headings: || headings($columns),
             rows: |view| cells($columns, &$rows(view)),
         }
@@ -91,18 +95,21 @@ pub static SHOWS: &[Show] = &[
     Show {
         name: "stats",
         doc: "Counters by database, and averages over the last `stats_period`.",
+        is_private: false,
         headings: stats::headings,
         rows: stats::rows,
     },
     Show {
         name: "stats_totals",
         doc: "Counters by database.",
+        is_private: false,
         headings: stats::totals_headings,
         rows: stats::totals_rows,
     },
     Show {
         name: "stats_averages",
         doc: "Averages over the last `stats_period` by database: counts a second, microseconds each.",
+        is_private: false,
         headings: stats::averages_headings,
         rows: stats::averages_rows,
     },
@@ -158,28 +165,47 @@ pub static SHOWS: &[Show] = &[
     ),
     show!(
         "peers",
-        misc::PEERS,
-        misc::none,
-        "Empty: there is no peering."
+        network::PEERS,
+        network::peers,
+        "The processes of `[peers]`."
     ),
     show!(
         "peer_pools",
-        misc::PEER_POOLS,
-        misc::none,
-        "Empty: there is no peering."
+        network::PEER_POOLS,
+        network::peer_pools,
+        "Cancel requests on their way to each peer that was sent any."
     ),
     show!(
         "dns_hosts",
-        misc::DNS_HOSTS,
-        misc::none,
-        "Empty: the system's resolver keeps no names here."
+        network::DNS_HOSTS,
+        network::dns_hosts,
+        "Host names that were looked up, how many seconds the answer still holds, and the answer."
     ),
     show!(
         "dns_zones",
-        misc::DNS_ZONES,
-        misc::none,
-        "Empty: the system's resolver keeps no names here."
+        network::DNS_ZONES,
+        network::none,
+        "Empty: zones are not watched."
     ),
+    show!(
+        "sockets",
+        connections::SOCKETS,
+        connections::sockets,
+        "Clients and servers, in one table. The numbers about buffers are 0: they are not kept per socket."
+    ),
+    show!(
+        "active_sockets",
+        connections::SOCKETS,
+        connections::active_sockets,
+        "The same, only those that work or wait."
+    ),
+    Show {
+        name: "fds",
+        doc: "Empty: it serves PgBouncer's online restart. For administrators.",
+        is_private: true,
+        headings: || headings(network::FDS),
+        rows: |_| Vec::new(),
+    },
 ];
 
 /// The SHOW of this name, in any case.

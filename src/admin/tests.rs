@@ -14,7 +14,7 @@ use crate::pool::{Learned, Waiter};
 use crate::protocol::backend::{self, ErrorFields};
 use crate::protocol::frontend;
 use crate::stats::ClientEntry;
-use crate::stats::registry::{CancelKey, NewClient, Peer};
+use crate::stats::registry::{NewClient, Peer};
 
 /// A process that notes what it is asked for.
 #[derive(Default)]
@@ -96,6 +96,7 @@ pub(super) fn console() -> (Console, Arc<Process>) {
 pub(super) fn client(console: &Console, database: &str, user: &str) -> ClientGuard {
     let registry = &console.manager.parts().registry;
     let id = registry.next_id();
+    let (cancel_pid, cancel_key) = registry.reserve_cancel_key(id, 4, |pid, _| pid);
     registry.enter_client(ClientEntry::new(NewClient {
         replication: crate::protocol::startup::Replication::None,
         id,
@@ -103,9 +104,10 @@ pub(super) fn client(console: &Console, database: &str, user: &str) -> ClientGua
         database: database.into(),
         pool_user: user.into(),
         peer: Peer::Tcp("10.0.0.1:5000".parse().unwrap()),
+        local: Some("10.0.0.2:6432".parse().unwrap()),
         worker: 0,
-        cancel_pid: registry.reserve_cancel_pid(id),
-        cancel_key: CancelKey(Box::new([1, 2, 3, 4])),
+        cancel_pid,
+        cancel_key,
         connected: registry.now(),
     }))
 }

@@ -16,6 +16,8 @@ pub enum Type {
     Int8,
     /// `numeric`; ours are whole numbers.
     Numeric,
+    /// `bytea`; ours are NULL.
+    Bytea,
 }
 
 impl Type {
@@ -26,13 +28,14 @@ impl Type {
             Self::Int4 => 23,
             Self::Int8 => 20,
             Self::Numeric => 1700,
+            Self::Bytea => 17,
         }
     }
 
     /// Its size in bytes (`pg_type.typlen`); -1 where it varies.
     pub fn size(self) -> i16 {
         match self {
-            Self::Text | Self::Numeric => -1,
+            Self::Text | Self::Numeric | Self::Bytea => -1,
             Self::Int4 => 4,
             Self::Int8 => 8,
         }
@@ -45,6 +48,7 @@ impl Type {
             Self::Int4 => "int4",
             Self::Int8 => "int8",
             Self::Numeric => "numeric",
+            Self::Bytea => "bytea",
         }
     }
 }
@@ -132,7 +136,8 @@ impl Cell {
         Some(match (self, format, kind) {
             (Self::Null, _, _) => return None,
             (Self::Text(text), _, _) => text.clone().into_bytes(),
-            (Self::Number(number), Format::Text, _) | (Self::Number(number), _, Type::Text) => {
+            (Self::Number(number), Format::Text, _)
+            | (Self::Number(number), _, Type::Text | Type::Bytea) => {
                 number.to_string().into_bytes()
             }
             // An id may outgrow PgBouncer's type for it; in text it stays right.

@@ -39,6 +39,9 @@ impl Relay {
             };
             match frame.tag {
                 tag::TERMINATE => return Ok(Alone::Terminated),
+                tag::QUERY if self.settings.refuses_queries => {
+                    return Err(Error::QueriesDisallowed);
+                }
                 other if self.skips_alone && other != tag::SYNC => self.drop_rest(&frame),
                 tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL => self.drop_rest(&frame),
                 tag::SYNC if frame.is_complete() => {

@@ -5,20 +5,34 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
 use super::Context;
+use crate::config::PeerId;
 use crate::net::Address;
+use crate::pool::peers::unspent;
 use crate::server::cancel;
 use crate::stats::registry::Peer;
 use crate::stats::{Order, Phase};
 
 /// Acts on a CancelRequest. Like PostgreSQL, it answers nothing: who asks can't tell whether a key exists.
 pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
-    let registry = &context.manager.parts().registry;
-    let Some(client) = registry.client_by_cancel_pid(pid) else {
+    let parts = context.manager.parts();
+    let registry = &parts.registry;
+    let config = context.config.load();
+    let has_peers = config.settings.peer_id != PeerId::default();
+    let whole = if has_peers {
+        unspent(key.to_vec())
+    } else {
+        key.to_vec()
+    };
+    let client = registry.client_by_cancel_key(pid, &whole);
+    let Some(client) = client.filter(|client| client.cancel_key.0.ct_eq(&whole).into()) else {
+        if has_peers {
+            let passes = parts
+                .peers
+                .pass_on(&config, &parts.names, pid, key.to_vec());
+            passes.await;
+        }
         return;
     };
-    if !bool::from(client.cancel_key.0.ct_eq(key)) {
-        return;
-    }
     match client.phase() {
         Phase::Waiting => client.order(Order::CancelWaiting),
         Phase::Active => {
@@ -29,7 +43,6 @@ pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
             let Some(guard) = server.begin_cancel(client.id) else {
                 return;
             };
-            let config = context.config.load();
             let pool = context
                 .manager
                 .pools()
@@ -44,7 +57,7 @@ pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
             // Where this server is, not where the next one would be looked for.
             let address = match server.peer {
                 Peer::Tcp(peer) => Address::Tcp(peer.ip().to_string(), peer.port()),
-                Peer::Unix(_) => (*target.address).clone(),
+                Peer::Unix(_) => Address::Unix(server.host.clone().into()),
             };
             if let Err(error) = cancel::send(guard, &address, &target.tcp, limit).await {
                 tracing::debug!(client = client.id, "cancel request not delivered: {error}");

@@ -53,9 +53,6 @@ pub enum Error {
     /// The server refused a replication client's login.
     #[error("login failed")]
     ReplicationLogin,
-    /// RECONNECT, or another server in the files, for a client whose server can't be exchanged.
-    #[error("database configuration changed")]
-    ConfigurationChanged,
     /// The login failed.
     #[error("{0}")]
     Login(#[from] Failure),
@@ -83,6 +80,12 @@ pub enum Error {
     /// `client_login_timeout`.
     #[error("client_login_timeout")]
     LoginTimeout,
+    /// The same, while there was no server to tell what a session looks like.
+    #[error("client_login_timeout (server down)")]
+    LoginTimeoutServerDown,
+    /// A name longer than any that is stored.
+    #[error("username too long")]
+    UserTooLong,
     /// No server was to be had.
     #[error("{0}")]
     Wait(#[from] WaitError),
@@ -119,6 +122,15 @@ pub enum Error {
     /// KILL, or the database is gone from the configuration.
     #[error("database removed")]
     DatabaseRemoved,
+    /// `disable_pqexec`.
+    #[error("PQexec disallowed")]
+    QueriesDisallowed,
+    /// `server_fast_close`: its server is outdated.
+    #[error("database configuration changed")]
+    DatabaseChanged,
+    /// It did not fall silent for SUSPEND within `suspend_timeout`.
+    #[error("suspend_timeout")]
+    SuspendTimeout,
     /// KILL_CLIENT.
     #[error("admin forced disconnect")]
     AdminDisconnect,
@@ -145,6 +157,7 @@ impl Error {
             | Self::DataAfterSslRequest
             | Self::DataAfterGssRequest
             | Self::NoUser
+            | Self::UserTooLong
             | Self::StartupParameter(_)
             | Self::OptionsParameter(_)
             | Self::ReplicationValue(_)
@@ -154,6 +167,7 @@ impl Error {
             | Self::NoSuchDatabase(_)
             | Self::NotAllowed
             | Self::InvalidParameter
+            | Self::QueriesDisallowed
             | Self::TransactionBlock => Fault::Client,
             Self::ServerCrashed
             | Self::ReplicationLogin
@@ -166,11 +180,11 @@ impl Error {
             | Self::Configuration
             | Self::Admission(_)
             | Self::LoginTimeout
+            | Self::LoginTimeoutServerDown
             | Self::Wait(
                 WaitError::DatabaseRemoved | WaitError::ShuttingDown | WaitError::Timeout,
             )
             | Self::ShuttingDown
-            | Self::ConfigurationChanged
             | Self::ServerShuttingDown
             | Self::QueryTimeout
             | Self::QueryTimeoutWaiting
@@ -178,6 +192,8 @@ impl Error {
             | Self::IdleTransactionTimeout
             | Self::TransactionTimeout
             | Self::DatabaseRemoved
+            | Self::DatabaseChanged
+            | Self::SuspendTimeout
             | Self::AdminDisconnect
             | Self::Statements(_) => Fault::Pooler,
         }

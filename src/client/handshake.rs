@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use super::journal::Conn;
 use super::parameters::Wanted;
 use super::{Context, Error};
 use crate::auth::Secret;
@@ -116,6 +117,9 @@ pub async fn handshake(
         Err(error) => return Err(refuse(&mut connection, error, None).await),
     };
     let who = Some((wanted.database.clone(), wanted.user.clone()));
+    Conn::new(admission.id(), connection.stream.peer())
+        .named(&wanted.database, &wanted.user)
+        .attempts(context, wanted.replication);
     let mut login = Login {
         context,
         config,

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::error::{Ending, Fault};
+use super::error::Ending;
 use super::handshake::{ConsoleLogin, PoolLogin, Refused, Route, handshake};
+use super::journal::Conn;
 use super::parameters::Wanted;
 use super::relay::{Passing, Relay};
 use super::replication::Replica;
@@ -16,12 +17,13 @@ use super::session::{FAREWELL, Left, Parts, Session};
 use super::statements::Statements;
 use super::{Context, Error, cancel};
 use crate::net::{ClientCount, Connection, Detached};
+use crate::pool::peers::sign;
 use crate::pool::{Admission, Pool, WaitError, auth_query};
-use crate::protocol::backend::{self, TxStatus};
+use crate::protocol::backend::{self, ErrorMessage, TxStatus};
 use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
-use crate::stats::Phase;
-use crate::stats::registry::{CancelKey, ClientEntry, ClientGuard, NewClient};
+use crate::stats::registry::{ClientEntry, ClientGuard, NewClient, Peer};
+use crate::stats::{Order, Phase};
 
 /// Bytes of a cancel key in protocol 3.2 (PostgreSQL's own choice), and before.
 const LONG_KEY: usize = 32;
@@ -38,6 +40,8 @@ pub struct Operator {
     pub rights: super::Rights,
     /// Its place among those that are counted.
     pub admission: Admission,
+    /// How the log calls it.
+    pub conn: Conn,
 }
 
 /// Takes an accepted socket through its whole life, on the worker that calls this first and on its home later. A
@@ -49,7 +53,7 @@ pub async fn serve(
     worker: usize,
 ) -> Option<Operator> {
     let connection = Connection::new(socket.attach().ok()?);
-    let peer = connection.stream.peer();
+    let conn = Conn::new(admission.id(), connection.stream.peer());
     let limit = context.config.load().settings.client_login_timeout;
     let deadline = Instant::now()
         + if limit.is_zero() {
@@ -62,17 +66,15 @@ pub async fn serve(
         Ok(Ok(Some(route))) => route,
         Ok(Ok(None)) => return None,
         Ok(Err(Refused { error, who })) => {
-            let (database, user) =
-                who.unwrap_or_else(|| ("(nodb)".to_owned(), "(nouser)".to_owned()));
-            log_error(&context, &format!("C: {database}/{user}@{peer}"), &error);
+            let conn = match who {
+                Some((database, user)) => conn.named(&database, &user),
+                None => conn,
+            };
+            conn.refused(&context, &error);
             return None;
         }
         Err(_) => {
-            log_error(
-                &context,
-                &format!("C: (nodb)/(nouser)@{peer}"),
-                &Error::LoginTimeout,
-            );
+            conn.refused(&context, &Error::LoginTimeout);
             return None;
         }
     };
@@ -81,16 +83,16 @@ pub async fn serve(
             cancel::request(&context, pid, &key).await;
             None
         }
-        Route::Console(login) => greet_operator(&context, login, worker).await,
+        Route::Console(login) => greet_operator(&context, login, worker, conn).await,
         Route::Pool(login) => {
-            send_home(&context, login, deadline);
+            send_home(&context, login, deadline, conn);
             None
         }
     }
 }
 
 /// Moves the client to the worker it will live on: the one with fewest clients of those that its pool lives on.
-fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant) {
+fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant, conn: Conn) {
     let workers = &context.manager.parts().workers;
     let home = workers.least_loaded(login.pool.homes());
     let count = workers.count_client(home);
@@ -106,20 +108,20 @@ fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant) {
         let Ok(connection) = connection.rehome() else {
             return;
         };
+        let conn = conn.named(&wanted.database, &wanted.user);
         let client = Client {
             context,
             connection,
             pool,
             worker: home,
-            long_key,
+            key: KeyKind::new(admission.id(), long_key),
         };
         let workers = client.pool.workers().clone();
-        if let Some((session, conn)) = client.log_in(wanted, deadline).await {
+        if let Some(session) = client.log_in(wanted, deadline, &conn).await {
             let resident = Resident {
                 session,
                 worker: home,
                 conn,
-                since: Instant::now(),
                 _count: count,
                 _admission: admission,
             };
@@ -132,8 +134,7 @@ fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant) {
 struct Resident {
     session: Box<Session>,
     worker: usize,
-    conn: String,
-    since: Instant,
+    conn: Conn,
     _count: ClientCount,
     _admission: Admission,
 }
@@ -158,20 +159,10 @@ fn live(resident: Resident) -> Pin<Box<dyn Future<Output = ()> + Send>> {
                 workers.spawn_on(worker, live(resident));
             }
             Left::Ended(ending) => {
-                log_end(&context, &resident.conn, resident.since, &ending);
+                resident.conn.ends(&context, &ending);
             }
         }
     })
-}
-
-fn log_end(context: &Context, conn: &str, since: Instant, ending: &Ending) {
-    if let Ending::Error(error) = ending {
-        log_error(context, conn, error);
-    }
-    if context.config.load().settings.log_disconnections {
-        let age = since.elapsed().as_secs();
-        tracing::info!(conn, "closing because: {} (age={age}s)", ending.reason());
-    }
 }
 
 struct Client {
@@ -179,32 +170,54 @@ struct Client {
     connection: Connection,
     pool: Arc<Pool>,
     worker: usize,
-    long_key: bool,
+    key: KeyKind,
+}
+
+/// What a client's cancel key is made for: its id, and how long it is.
+#[derive(Clone, Copy)]
+struct KeyKind {
+    id: u64,
+    length: usize,
+}
+
+impl KeyKind {
+    fn new(id: u64, is_long: bool) -> Self {
+        let length = if is_long { LONG_KEY } else { SHORT_KEY };
+        Self { id, length }
+    }
 }
 
 impl Client {
     /// Tells the client that it is logged in. Comes back with its session, and how the log calls it.
-    async fn log_in(mut self, wanted: Wanted, deadline: Instant) -> Option<(Box<Session>, String)> {
-        let peer = self.connection.stream.peer();
+    async fn log_in(
+        mut self,
+        wanted: Wanted,
+        deadline: Instant,
+        conn: &Conn,
+    ) -> Option<Box<Session>> {
+        let config = self.context.config.load();
         let entry = enter(
             &self.context,
             (&wanted, self.pool.user.clone()),
             &self.connection,
-            (self.worker, self.long_key),
-        );
-        let conn = format!(
-            "C-{:#x}: {}/{}@{peer}",
-            entry.id, entry.database, entry.user
+            (self.worker, self.key),
         );
         if wanted.replication != Replication::None {
-            self.replicate(entry, wanted, &conn, deadline).await;
+            self.replicate(entry, wanted, conn, deadline).await;
             return None;
         }
+        // Whoever suspends says so first, and gives orders to those who are listed then.
+        if self.context.manager.is_suspended() {
+            entry.order(Order::Suspend);
+        }
         if let Err(error) = self.warm(&entry, deadline).await {
-            self.refuse(&conn, error).await;
+            self.refuse(conn, error).await;
             return None;
         }
         let mut tracked = wanted.tracked;
+        if config.settings.application_name_add_host {
+            add_host(&mut tracked, entry.peer, config.settings.listen_port);
+        }
         tracked.fill_from(&self.pool.fresh_parameters());
         if let Some(name) = tracked.iter().find(|(name, _)| *name == "application_name") {
             *entry.application_name.lock() = name.1.to_vec();
@@ -212,29 +225,17 @@ impl Client {
         let mut out = Vec::new();
         put_welcome(&mut out, &self.pool, &tracked);
         backend::backend_key_data(&mut out, entry.cancel_pid, &entry.cancel_key.0);
+        let message = &config.settings.login_notify_message;
+        if !message.is_empty() {
+            let notice = ErrorMessage::new("NOTICE", "00000", message);
+            backend::notice_response(&mut out, &notice);
+        }
         backend::ready_for_query(&mut out, TxStatus::Idle);
         self.connection.send_all(&out).await.ok()?;
-        self.note_login(&entry, &conn);
-        Some((self.session(entry, tracked), conn))
-    }
-
-    fn note_login(&self, entry: &ClientGuard, conn: &str) {
-        if self.context.config.load().settings.log_connections {
-            let replication = match entry.replication {
-                Replication::None => "no",
-                Replication::Logical => "database",
-                Replication::Physical => "yes",
-            };
-            tracing::info!(
-                conn,
-                "login attempt: db={} user={} tls=no replication={replication}",
-                entry.database,
-                entry.user
-            );
-        }
         if let Some(counters) = self.pool.counters(self.worker) {
             counters.client_logins.add(1);
         }
+        Some(self.session(entry, tracked))
     }
 
     /// A replication client gets a server of its own, for as long as it is connected.
@@ -242,10 +243,9 @@ impl Client {
         mut self,
         entry: ClientGuard,
         wanted: Wanted,
-        conn: &str,
+        conn: &Conn,
         deadline: Instant,
     ) {
-        let since = Instant::now();
         let opening = self
             .pool
             .dedicate(self.worker, wanted.replication, &wanted.start_up);
@@ -270,7 +270,9 @@ impl Client {
         if self.connection.send_all(&out).await.is_err() {
             return;
         }
-        self.note_login(&entry, conn);
+        if let Some(counters) = self.pool.counters(self.worker) {
+            counters.client_logins.add(1);
+        }
         let now = self.context.manager.parts().registry.now();
         let replica = Replica {
             connection: self.connection,
@@ -285,7 +287,7 @@ impl Client {
             // It may not listen any more; then there is nothing more to say.
             let _ = timeout(FAREWELL, connection.send_all(&out)).await;
         }
-        log_end(&self.context, conn, since, &ending);
+        conn.ends(&self.context, &ending);
     }
 
     /// Sees to it that the pool has had a server, so that it is known what a session looks like there. Waiting for
@@ -321,7 +323,7 @@ impl Client {
         match timeout_at(first, server).await {
             Ok(outcome) => Ok(outcome),
             Err(_) if first < deadline => Err(WaitError::Timeout.into()),
-            Err(_) => Err(Error::LoginTimeout),
+            Err(_) => Err(Error::LoginTimeoutServerDown),
         }
     }
 
@@ -355,13 +357,28 @@ impl Client {
         }))
     }
 
-    async fn refuse(&mut self, conn: &str, error: Error) {
+    async fn refuse(&mut self, conn: &Conn, error: Error) {
         let mut out = Vec::new();
         error.encode(&mut out);
         // Whether it arrives does not matter any more.
         let _ = self.connection.send_all(&out).await;
-        log_error(&self.context, conn, &error);
+        conn.refused(&self.context, &error);
     }
+}
+
+/// `application_name_add_host`: the client's address behind its name, for whoever looks at the server.
+fn add_host(tracked: &mut Tracked, peer: Peer, port: u16) {
+    let name = tracked.iter().find(|(name, _)| *name == "application_name");
+    let name = name.map_or(&b"app"[..], |(_, value)| value);
+    let address = match peer {
+        Peer::Tcp(address) => address.to_string(),
+        Peer::Unix(pid) => {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            format!("unix({}@{}):{port}", pid.unwrap_or(0), host.trim_end())
+        }
+    };
+    let name = [name, b" - ", address.as_bytes()].concat();
+    tracked.set(b"application_name", &name);
 }
 
 /// What the server says of itself, with the client's own values for the tracked parameters, which come last.
@@ -383,13 +400,12 @@ fn enter(
     context: &Context,
     (wanted, pool_user): (&Wanted, String),
     connection: &Connection,
-    (worker, long_key): (usize, bool),
+    (worker, KeyKind { id, length }): (usize, KeyKind),
 ) -> ClientGuard {
     let registry = &context.manager.parts().registry;
-    let id = registry.next_id();
-    let key: Vec<u8> = (0..if long_key { LONG_KEY } else { SHORT_KEY })
-        .map(|_| rand::random())
-        .collect();
+    let own = context.config.load().settings.peer_id;
+    let (cancel_pid, cancel_key) =
+        registry.reserve_cancel_key(id, length, |pid, key| sign(own, pid, key));
     registry.enter_client(ClientEntry::new(NewClient {
         id,
         user: wanted.user.clone(),
@@ -397,9 +413,10 @@ fn enter(
         pool_user,
         peer: connection.stream.peer(),
         replication: wanted.replication,
+        local: connection.stream.local_addr(),
         worker,
-        cancel_pid: registry.reserve_cancel_pid(id),
-        cancel_key: CancelKey(key.into_boxed_slice()),
+        cancel_pid,
+        cancel_key,
         connected: registry.now(),
     }))
 }
@@ -408,6 +425,7 @@ async fn greet_operator(
     context: &Arc<Context>,
     login: ConsoleLogin,
     worker: usize,
+    conn: Conn,
 ) -> Option<Operator> {
     let ConsoleLogin {
         mut connection,
@@ -416,11 +434,12 @@ async fn greet_operator(
         long_key,
         admission,
     } = login;
+    let conn = conn.named(&wanted.database, &wanted.user);
     let entry = enter(
         context,
         (&wanted, "pgbouncer".to_owned()),
         &connection,
-        (worker, long_key),
+        (worker, KeyKind::new(admission.id(), long_key)),
     );
     let mut out = Vec::new();
     let version = context.console_version.as_bytes();
@@ -443,17 +462,6 @@ async fn greet_operator(
         entry,
         rights,
         admission,
+        conn,
     })
-}
-
-/// Logs an error that a client was sent away with.
-fn log_error(context: &Context, conn: &str, error: &Error) {
-    if !context.config.load().settings.log_pooler_errors {
-        return;
-    }
-    match error.fault() {
-        Fault::Client => tracing::warn!(conn, fault = "client", "pooler error: {error}"),
-        Fault::Server => tracing::warn!(conn, fault = "server", "pooler error: {error}"),
-        Fault::Pooler => tracing::warn!(conn, fault = "pooler", "pooler error: {error}"),
-    }
 }

@@ -12,6 +12,7 @@ mod drain;
 mod dropping;
 pub mod error;
 pub mod handshake;
+mod journal;
 mod linked;
 mod login;
 #[cfg(test)]
@@ -30,5 +31,6 @@ mod translate;
 pub use context::Context;
 pub use error::Error;
 pub use handshake::{ConsoleLogin, Rights, Route, handshake};
+pub use journal::Conn;
 pub use login::{Operator, serve};
 pub use statements::NamesHeld;

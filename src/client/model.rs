@@ -19,6 +19,7 @@ use super::drain;
 use super::relay::{Linked, Outgoing, Passing, Relay};
 use super::statements::{NamesHeld, Statements};
 use crate::config::{Config, Database, Host};
+use crate::net::Names;
 use crate::pool::PoolSettings;
 use crate::prepared::Registry;
 use crate::protocol::backend::TxStatus;
@@ -58,6 +59,7 @@ impl Side {
                 id: 0,
                 user: String::new(),
                 database: String::new(),
+                host: String::new(),
                 peer: Peer::Unix(None),
                 local: None,
                 connected: 0,
@@ -212,7 +214,12 @@ impl World {
         let mut database = Database::new("db", Host::Tcp("localhost".to_owned()));
         database.max_prepared_statements = Some(case.limit);
         database.pool_mode = Some(crate::config::PoolMode::Transaction);
-        let settings = PoolSettings::new(&Config::default(), &database, "user", &names);
+        let settings = PoolSettings::new(
+            &Config::default(),
+            &database,
+            "user",
+            (&names, &Names::default()),
+        );
         assert_eq!(settings.max_prepared_statements, case.limit);
         let (settings, registry) = (Arc::new(settings), Registry::new());
         let clients = (1..)

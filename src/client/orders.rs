@@ -17,15 +17,36 @@ use crate::stats::{Order, Phase};
 type PossibleEnd = (Order, bool, fn() -> Error);
 
 impl Session {
+    /// Is nothing of it under way? Then it need not be read for a while.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let mine = self.connection.kept.is_empty() && !self.connection.has_backlog();
+        match &self.state {
+            State::Idle => mine && self.moves_to.is_none(),
+            State::Linked(pooled) => {
+                let server = &pooled.server;
+                mine && server.state.pipeline.is_idle()
+                    && !server.connection.has_backlog()
+                    && !self.relay.is_mid_message()
+            }
+            State::Waiting | State::Preparing(_) => false,
+        }
+    }
+
     /// Does what it was told. `Some`: that is the end.
     pub(super) fn obey(&mut self, cx: &mut TaskContext<'_>, orders: Orders) -> Option<Ending> {
         let phase = self.entry.phase();
         // An order may come late: the time it was given for must not be over.
         let (ordered_for, since) = (self.entry.ordered_for(), self.entry.since());
         let in_time = since == ordered_for;
-        let ends: [PossibleEnd; 9] = [
+        let ends: [PossibleEnd; 11] = [
             (Order::AdminDisconnect, true, || Error::AdminDisconnect),
             (Order::DatabaseRemoved, true, || Error::DatabaseRemoved),
+            (Order::SuspendTimeout, !self.entry.rests(), || {
+                Error::SuspendTimeout
+            }),
+            (Order::ServerOutdated, phase == Phase::LinkedIdle, || {
+                Error::DatabaseChanged
+            }),
             (
                 Order::QueryTimeout,
                 in_time && phase == Phase::Active,
@@ -70,6 +91,9 @@ impl Session {
             let text = "No server connection available in postgres backend, client being queued";
             backend::notice_response(&mut out, &ErrorMessage::new("NOTICE", "00000", text));
             self.connection.send(cx, &out).ok()?;
+        }
+        if orders.has(Order::ServerOutdated) && self.entry.server() != 0 {
+            self.entry.keep_order(Order::ServerOutdated);
         }
         if orders.has(Order::Move) {
             self.moves_to = Some(self.entry.goal()).filter(|&goal| goal != self.worker);

@@ -5,6 +5,9 @@ use crate::config::Settings;
 use crate::protocol::startup::{Replication, StartupMessage, parse_options};
 use crate::server::session::{Tracked, TrackedNames};
 
+/// Most bytes of a user name (PgBouncer's buffer).
+const LONGEST_USER: usize = 127;
+
 /// The parts of a start-up message.
 #[derive(Debug)]
 pub struct Wanted {
@@ -33,6 +36,9 @@ impl Wanted {
             .map(text)
             .filter(|user| !user.is_empty())
             .ok_or(Error::NoUser)?;
+        if user.len() > LONGEST_USER {
+            return Err(Error::UserTooLong);
+        }
         let database = message
             .get(b"database")
             .map(text)
@@ -125,6 +131,13 @@ mod tests {
     #[test]
     fn the_database_is_the_user_if_none_is_named() {
         assert_eq!(read(&[("user", "joe")], &[]).unwrap().database, "joe");
+    }
+
+    #[test]
+    fn a_name_longer_than_any_that_is_stored_is_refused() {
+        assert!(read(&[("user", &"x".repeat(127))], &[]).is_ok());
+        let error = read(&[("user", &"x".repeat(128))], &[]).unwrap_err();
+        assert_eq!(error.to_string(), "username too long");
     }
 
     #[test]

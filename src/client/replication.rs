@@ -120,10 +120,11 @@ impl Replica<'_> {
             return None;
         }
         let orders = self.entry.take_orders();
-        let reasons: [(Order, fn() -> Error); 3] = [
+        let reasons: [(Order, fn() -> Error); 4] = [
+            (Order::SuspendTimeout, || Error::SuspendTimeout),
             (Order::AdminDisconnect, || Error::AdminDisconnect),
             (Order::DatabaseRemoved, || Error::DatabaseRemoved),
-            (Order::Reconnect, || Error::ConfigurationChanged),
+            (Order::Reconnect, || Error::DatabaseChanged),
         ];
         let given = reasons.into_iter().find(|(order, _)| orders.has(*order));
         given.map(|(_, error)| error())

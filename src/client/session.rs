@@ -33,7 +33,7 @@ use crate::pool::{Pool, Pooled, Waiter};
 use crate::protocol::backend;
 use crate::protocol::frame::cut;
 use crate::stats::registry::ClientGuard;
-use crate::stats::{Phase, Registry, ServerState};
+use crate::stats::{Order, Phase, Registry, ServerState};
 
 /// A client that waits is still read, so that its end is noticed; but only so far.
 pub(super) const READ_AHEAD: usize = 64 * 1024;
@@ -174,6 +174,10 @@ impl Session {
                 let orders = self.entry.take_orders();
                 if let Some(ending) = self.obey(cx, orders) {
                     return Poll::Ready(Way::Ends(ending));
+                }
+                if orders.has(Order::Suspend) && self.is_at_rest() {
+                    self.entry.rest();
+                    return Poll::Pending;
                 }
             }
             let step = match &mut self.state {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Context;
@@ -28,6 +29,14 @@ pub fn sweep(context: &Context) {
             && let Some((order, since)) = overdue(client, settings, &config, now)
         {
             client.order_end(order, since);
+        }
+        if let Some(settings) = settings.get(&key)
+            && settings.fast_close
+            && registry
+                .server(client.server())
+                .is_some_and(|server| server.close_needed.load(Ordering::Relaxed))
+        {
+            client.order(Order::ServerOutdated);
         }
     });
 }

@@ -125,6 +125,7 @@ impl Relay {
             return Ok(Step::Drop);
         }
         match frame.tag {
+            tag::QUERY if self.settings.refuses_queries => Err(Error::QueriesDisallowed),
             tag::QUERY => self.query(linked, frame, out),
             tag::PARSE => self.parse(linked, frame, out),
             tag::BIND => self.bind(linked, frame, out),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::error::Problem;
-use crate::config::kind::{Fault, PoolMode, Value, quoted, signed_int};
+use crate::config::kind::{Fault, LoadBalance, PoolMode, Value, quoted, signed_int};
 use crate::config::users::SecretText;
 
 /// Longest database name, PostgreSQL's `NAMEDATALEN` - 1.
@@ -62,7 +62,11 @@ pub struct Database {
     pub dbname: Option<String>,
     /// Where PostgreSQL listens.
     pub host: Host,
-    /// PostgreSQL's port.
+    /// More places where it may be had.
+    pub more_hosts: Vec<Host>,
+    /// Which of several hosts a new server is made at.
+    pub load_balance_hosts: LoadBalance,
+    /// PostgreSQL's port, on every host.
     pub port: u16,
     /// Forced user: the server-side user for every client.
     pub user: Option<String>,
@@ -139,6 +143,8 @@ impl Database {
             name: name.to_owned(),
             dbname: None,
             host,
+            more_hosts: Vec::new(),
+            load_balance_hosts: LoadBalance::default(),
             port: 5432,
             user: None,
             password: None,
@@ -168,6 +174,11 @@ impl Database {
     /// The database's name in PostgreSQL.
     pub fn server_dbname(&self) -> &str {
         self.dbname.as_deref().unwrap_or(&self.name)
+    }
+
+    /// All hosts, in their order.
+    pub fn hosts(&self) -> impl Iterator<Item = &Host> {
+        std::iter::once(&self.host).chain(&self.more_hosts)
     }
 
     /// The pool user whose servers log in as `server_user`.
@@ -245,8 +256,14 @@ pub(crate) fn parse(name: &str, line: &str) -> Result<Database, Problem> {
 pub(crate) fn set(database: &mut Database, key: &str, value: String) -> Result<(), Problem> {
     match key {
         "dbname" => database.dbname = Some(value),
-        "host" if value.contains(',') => return Err(Problem::not_yet("several hosts in host=")),
-        "host" => database.host = Host::parse(&value),
+        "host" => {
+            let mut hosts = value.split(',').map(|host| Host::parse(host.trim()));
+            database.host = hosts.next().unwrap_or_else(Host::socket_dir);
+            database.more_hosts = hosts.collect();
+            if value.split(',').any(|host| host.trim().is_empty()) {
+                return Err(Problem::invalid(key, &value, "a host between commas"));
+            }
+        }
         "port" => match u16::parse(&value) {
             Ok(port) if port > 0 => database.port = port,
             _ => return Err(Problem::invalid(key, &value, "a port, 1 to 65535")),
@@ -271,11 +288,7 @@ pub(crate) fn set(database: &mut Database, key: &str, value: String) -> Result<(
         }
         "query_wait_timeout" => database.query_wait_timeout = whole_seconds(key, &value)?,
         "pool_mode" => database.pool_mode = Some(typed(key, &value)?),
-        "load_balance_hosts" => {
-            if value != "round-robin" && value != "disable" {
-                return Err(Problem::invalid(key, &value, "one of round-robin, disable"));
-            }
-        }
+        "load_balance_hosts" => database.load_balance_hosts = typed(key, &value)?,
         "connect_query" => database.connect_query = Some(value),
         "client_encoding" => database.client_encoding = Some(value),
         "datestyle" => database.datestyle = Some(value),
@@ -426,6 +439,10 @@ mod tests {
         assert_eq!(database("host=/run/pg").host, Host::Unix("/run/pg".into()));
         assert_eq!(database("host=@pg").host, Host::Unix("@pg".into()));
         assert_eq!(database("host=::1").host, Host::Tcp("::1".into()));
+        let several = database("host=/run/pg,db1,::1 load_balance_hosts=disable");
+        let hosts: Vec<String> = several.hosts().map(ToString::to_string).collect();
+        assert_eq!(hosts, ["/run/pg", "db1", "::1"]);
+        assert_eq!(several.load_balance_hosts, LoadBalance::Disable);
     }
 
     #[test]
@@ -434,7 +451,7 @@ mod tests {
             refused("prot=5432"),
             refused("port=0"),
             refused("port=x"),
-            refused("host=a,b"),
+            refused("host=a,,b"),
             refused("pool_size=many"),
             refused("pool_mode=sometimes"),
             refused("auth_dbname=pgbouncer"),
@@ -443,7 +460,7 @@ mod tests {
         unknown key "prot"; did you mean "port"?
         port = 0: expected a port, 1 to 65535
         port = x: expected a port, 1 to 65535
-        several hosts in host=: not supported by this version of pgferry
+        host = a,,b: expected a host between commas
         pool_size = many: expected a whole number
         pool_mode = sometimes: expected one of session, transaction, statement
         the name "pgbouncer" is reserved for the console

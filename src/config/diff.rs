@@ -166,7 +166,8 @@ fn must_reconnect(old: &Database, new: &Database) -> bool {
     let key = |it: &Database| {
         let place = (
             it.server_dbname().to_owned(),
-            it.host.clone(),
+            it.hosts().cloned().collect::<Vec<_>>(),
+            it.load_balance_hosts,
             it.port,
             it.user.clone(),
         );
@@ -272,7 +273,7 @@ mod tests {
         new.settings.assign("query_timeout", "5").unwrap();
         new.settings.assign("tcp_keepalive", "0").unwrap();
         new.settings.assign("listen_port", "7000").unwrap();
-        new.settings.assign("dns_max_ttl", "7").unwrap();
+        new.settings.assign("resolv_conf", "/x").unwrap();
         new.fallback = Some(Arc::new(Database::new("*", Host::Tcp("db".into()))));
         new.users.insert("u".into(), UserSettings::default());
         new.secrets.insert("u".into(), SecretText::new("x"));

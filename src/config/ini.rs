@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::config::error::{Error, Place, Problem};
 use crate::config::kind::quoted;
 use crate::config::settings::{Reload, Setting, Settings, TABLE};
-use crate::config::{Draft, databases, read_file, users};
+use crate::config::{Draft, databases, peers, read_file, users};
 
 /// Deepest nesting of `%include`.
 const MAX_INCLUDE: usize = 10;
@@ -86,7 +86,12 @@ impl Loader {
                 self.draft.users.insert(key.to_owned(), user);
                 Ok(())
             }
-            "peers" => Err(Problem::not_yet("peering").at(place.about(key))),
+            "peers" => {
+                let (id, peer) =
+                    peers::parse(key, value).map_err(|problem| problem.at(place.about(key)))?;
+                self.draft.peers.insert(id, peer);
+                Ok(())
+            }
             _ => self.draft.assign(key, value, &place),
         }
     }

@@ -30,6 +30,8 @@ pub enum Kind {
     Bytes,
     /// A file mode; octal because it is written with a leading 0.
     Mode,
+    /// A number that fits the place it has in a cancel key, 0 to 16383.
+    PeerId,
 }
 
 impl Kind {
@@ -46,6 +48,7 @@ impl Kind {
             Self::Enum(words) => word(text, words).map(str::to_owned),
             Self::Bytes => ByteSize::parse(text).map(|value| value.print()),
             Self::Mode => Mode::parse(text).map(|value| value.print()),
+            Self::PeerId => PeerId::parse(text).map(|value| value.print()),
         }
     }
 
@@ -62,6 +65,7 @@ impl Kind {
             Self::Enum(words) => words.join(", "),
             Self::Bytes => "bytes".to_owned(),
             Self::Mode => "octal mode".to_owned(),
+            Self::PeerId => "0 to 16383".to_owned(),
         }
     }
 }
@@ -95,8 +99,13 @@ pub trait Value: Sized {
     }
 }
 
-/// An integer as C's `strtol(…, 0)` reads it; the range of a C `int`, which PgBouncer stores it in.
+/// An integer as C's `strtol(…, 0)` reads it; the range of a C `int`, which PgBouncer stores most of them in.
 fn int(text: &str) -> Option<i64> {
+    long(text).filter(|value| i32::try_from(*value).is_ok())
+}
+
+/// The same in any range.
+fn long(text: &str) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -114,8 +123,7 @@ fn int(text: &str) -> Option<i64> {
         return None;
     }
     let value = i64::from_str_radix(digits, radix).ok()?;
-    let value = if negative { -value } else { value };
-    i32::try_from(value).is_ok().then_some(value)
+    Some(if negative { -value } else { value })
 }
 
 /// An integer of any sign, for keys where a negative number means "as everywhere else".
@@ -192,8 +200,9 @@ fn word(text: &str, words: &[&'static str]) -> Result<&'static str, Fault> {
 
 impl Value for usize {
     fn parse(text: &str) -> Result<Self, Fault> {
-        match int(text).map(Self::try_from) {
-            Some(Ok(value)) => Ok(value),
+        // PgBouncer's `max_packet_size` is unsigned, the others need no more.
+        match long(text).map(u32::try_from) {
+            Some(Ok(value)) => Ok(value as Self),
             _ => Fault::expected("a whole number, 0 or more"),
         }
     }
@@ -375,6 +384,125 @@ impl Value for Mode {
     }
 }
 
+/// A process's number among its peers (PgBouncer setting `peer_id`); 0: it has none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub u16);
+
+impl PeerId {
+    /// PgBouncer's largest.
+    const MAX: u16 = (1 << 14) - 1;
+}
+
+impl Value for PeerId {
+    fn parse(text: &str) -> Result<Self, Fault> {
+        match int(text).map(u16::try_from) {
+            Some(Ok(id)) if id <= Self::MAX => Ok(Self(id)),
+            _ => Fault::expected("a number from 0 to 16383"),
+        }
+    }
+
+    fn print(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Makes an enum whose variants are words of a file.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $name {
+            /// The words of the setting, in the order of the variants.
+            pub const WORDS: &'static [&'static str] = &[$($word,)*];
+
+            /// The word a file uses and SHOW prints.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
+
+        impl Value for $name {
+            fn parse(text: &str) -> Result<Self, Fault> {
+                let found = word(text, Self::WORDS)?;
+                let all = [$(Self::$variant,)*];
+                Ok(all.into_iter().find(|it| it.as_str() == found).unwrap_or_default())
+            }
+
+            fn print(&self) -> String {
+                self.as_str().to_owned()
+            }
+        }
+    };
+}
+
+words! {
+    /// Where syslog files our lines (PgBouncer setting `syslog_facility`, RFC 5424 section 6.2.1).
+    Facility {
+        /// Logins and permissions.
+        Auth = "auth",
+        /// The same, not for everybody's eyes.
+        Authpriv = "authpriv",
+        /// Processes in the background.
+        #[default]
+        Daemon = "daemon",
+        /// Programs of users.
+        User = "user",
+        /// For local use.
+        Local0 = "local0",
+        /// For local use.
+        Local1 = "local1",
+        /// For local use.
+        Local2 = "local2",
+        /// For local use.
+        Local3 = "local3",
+        /// For local use.
+        Local4 = "local4",
+        /// For local use.
+        Local5 = "local5",
+        /// For local use.
+        Local6 = "local6",
+        /// For local use.
+        Local7 = "local7",
+    }
+}
+
+impl Facility {
+    /// Its number in the head of a message (RFC 5424 section 6.2.1, table 1).
+    pub fn number(self) -> u8 {
+        match self {
+            Self::User => 1,
+            Self::Daemon => 3,
+            Self::Auth => 4,
+            Self::Authpriv => 10,
+            Self::Local0 => 16,
+            Self::Local1 => 17,
+            Self::Local2 => 18,
+            Self::Local3 => 19,
+            Self::Local4 => 20,
+            Self::Local5 => 21,
+            Self::Local6 => 22,
+            Self::Local7 => 23,
+        }
+    }
+}
+
+words! {
+    /// Which of several hosts a new server is made at (PgBouncer: `load_balance_hosts` of a database).
+    LoadBalance {
+        /// The next one, each time.
+        #[default]
+        RoundRobin = "round-robin",
+        /// The same one, as long as it can be reached.
+        Disable = "disable",
+    }
+}
+
 /// When a server goes back to its pool (PgBouncer setting `pool_mode`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum PoolMode {
@@ -508,6 +636,8 @@ mod tests {
         assert_eq!(usize::parse("0x10"), Ok(16));
         assert_eq!(usize::parse("010"), Ok(8));
         assert_eq!(usize::parse("0"), Ok(0));
+        assert_eq!(usize::parse("4294967295"), Ok(4_294_967_295));
+        assert!(signed_int("2147483648").is_err());
         for bad in [
             "",
             "-1",
@@ -516,7 +646,7 @@ mod tests {
             "ten",
             "0x",
             "+-1",
-            "2147483648",
+            "4294967296",
             "1 2",
         ] {
             assert!(usize::parse(bad).is_err(), "{bad}");

@@ -22,6 +22,7 @@ mod env;
 mod error;
 mod ini;
 pub mod kind;
+pub mod peers;
 mod resolve;
 pub mod settings;
 mod toml;
@@ -30,7 +31,8 @@ pub mod users;
 pub use databases::{Database, Host, PoolUser};
 pub use diff::{Change, DatabaseEffect};
 pub use error::{Error, Place, Problem};
-pub use kind::{AuthType, ByteSize, Millis, Mode, PoolMode};
+pub use kind::{AuthType, ByteSize, Facility, LoadBalance, Millis, Mode, PeerId, PoolMode};
+pub use peers::Peer;
 pub use settings::{Applied, Reload, Setting, Settings, Support};
 pub use users::{SecretText, UserSettings};
 
@@ -46,6 +48,8 @@ pub struct Config {
     pub databases: BTreeMap<String, Arc<Database>>,
     /// The `*` entry, which stands for every other name.
     pub fallback: Option<Arc<Database>>,
+    /// The processes that cancel requests are passed on to, by their `peer_id`.
+    pub peers: BTreeMap<u16, Peer>,
     /// What `[users]` says, by user name.
     pub users: HashMap<String, UserSettings>,
     /// Secrets by user name: the `auth_file`, and what the environment or a TOML file adds.
@@ -69,7 +73,9 @@ impl Config {
     /// Settings that only a restart can change keep their running values; the changes name them. A snapshot
     /// from the environment stays as it is, since a process's environment does not change.
     pub fn reload(&self) -> Result<(Self, Vec<Change>), Error> {
-        let Some(path) = &self.path else {
+        // SET may have named another file; without any it is the environment.
+        let named = self.settings.conffile.as_ref();
+        let Some(path) = self.path.as_ref().map(|path| named.unwrap_or(path)) else {
             return Ok((self.clone(), Vec::new()));
         };
         let mut draft = Draft::read(path)?;
@@ -94,6 +100,7 @@ impl Config {
 struct Draft {
     settings: Settings,
     databases: BTreeMap<String, Database>,
+    peers: BTreeMap<u16, Peer>,
     users: HashMap<String, UserSettings>,
     secrets: HashMap<String, SecretText>,
     warnings: Vec<String>,
@@ -165,6 +172,7 @@ impl Draft {
             settings: self.settings,
             fallback: databases.remove("*"),
             databases,
+            peers: self.peers,
             users: self.users,
             secrets: self.secrets,
             warnings: self.warnings,

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::error::Problem;
-use crate::config::kind::{AuthType, ByteSize, Fault, Kind, Millis, Mode, PoolMode, Value};
+use crate::config::kind::{
+    AuthType, ByteSize, Facility, Fault, Kind, Millis, Mode, PeerId, PoolMode, Value,
+};
 
 mod markdown;
 
@@ -199,17 +201,21 @@ macro_rules! settings {
 const WHEN_QUERY: &str = "SELECT rolname, CASE WHEN rolvaliduntil < now() THEN NULL ELSE rolpassword END \
                           FROM pg_authid WHERE rolname=$1 AND rolcanlogin";
 const ONE_THREADED: &str = "it tunes an event loop that pgferry does not have";
-const OWN_RESOLVER: &str = "names are looked up by the system's resolver at each connection";
-const NO_SYSLOG: &str = "syslog is not written";
-const NO_FORGETTING: &str = "unused pools are kept; they hold no connections and little memory";
+const OWN_RESOLVER: &str = "names are looked up by the system's resolver";
 
 settings! {
     supported {
         Process {
+            conffile: Option<PathBuf> = None, Kind::Text, Live,
+                "The configuration file; SET names another one for the next RELOAD.";
             pidfile: Option<PathBuf> = Some(""), Kind::Text, Restart,
                 "File that the process id is written to. Empty: none.";
             user: Option<String> = None, Kind::Text, Restart,
                 "User to become after the start, when started as root.";
+            suspend_timeout: Duration = Some("10"), Kind::Seconds, Live,
+                "Longest that SUSPEND waits for connections to fall silent before it closes them; 0: for ever.";
+            peer_id: PeerId = Some("0"), Kind::PeerId, Live,
+                "This process's number among `[peers]`, 1 to 16383, so that cancel requests find it; 0: no peers.";
             worker_threads: usize = Some("0"), Kind::Int, Restart,
                 "The most threads that serve connections; 0: one per core. Not in PgBouncer.";
             min_worker_threads: usize = Some("1"), Kind::Int, Live,
@@ -220,6 +226,12 @@ settings! {
                 "File that the log is appended to; reopened on reload. Empty: none. The standard error output is written as well, unless `-q` is given.";
             verbose: usize = Some("0"), Kind::Int, Live,
                 "How much is logged, 0 to 3.";
+            syslog: bool = Some("0"), Kind::Bool01, Live,
+                "Write the log to syslog as well.";
+            syslog_ident: String = Some("pgbouncer"), Kind::Text, Live,
+                "Name under which syslog files our lines.";
+            syslog_facility: Facility = Some("daemon"), Kind::Enum(Facility::WORDS), Live,
+                "Facility under which syslog files our lines.";
             log_connections: bool = Some("1"), Kind::Bool01, Live,
                 "Log each login and each new server connection.";
             log_disconnections: bool = Some("1"), Kind::Bool01, Live,
@@ -284,6 +296,10 @@ settings! {
                 "Longest time from accepting a connection to the end of the login; 0: no limit.";
             ignore_startup_parameters: Vec<String> = Some(""), Kind::List, Live,
                 "Startup parameters that are accepted and dropped.";
+            application_name_add_host: bool = Some("0"), Kind::Bool01, Live,
+                "Append the client's address to its `application_name` when it logs in.";
+            login_notify_message: String = Some(""), Kind::Text, Live,
+                "Notice sent at the end of each login. Empty: none.";
         }
         Client {
             max_client_conn: usize = Some("100"), Kind::Int, Live,
@@ -308,6 +324,8 @@ settings! {
                 "Longest a transaction may take; 0: no limit. Also per user.";
             track_extra_parameters: Vec<String> = Some("IntervalStyle"), Kind::List, Restart,
                 "Parameters kept per client besides the five that are always kept.";
+            disable_pqexec: bool = Some("0"), Kind::Bool01, Restart,
+                "Disconnect clients that use the simple query protocol, in which one message may hold several statements.";
         }
         Pool {
             pool_mode: PoolMode = Some("session"), Kind::Enum(PoolMode::WORDS), Live,
@@ -328,6 +346,10 @@ settings! {
                 "Use idle servers in turn instead of the last used first.";
             max_prepared_statements: usize = Some("200"), Kind::Int, Live,
                 "Prepared statements kept on each server in transaction and statement mode; 0: statements are passed through.";
+            autodb_idle_timeout: Duration = Some("3600"), Kind::Seconds, Live,
+                "Forget a database made by `*`, and its statistics, when it was unused for so long; 0: never.";
+            pool_idle_timeout: Duration = Some("0"), Kind::Seconds, Live,
+                "Forget a pool that had no clients and no servers for so long; 0: never.";
             prepared_statements_memory: ByteSize = Some("256MB"), Kind::Bytes, Live,
                 "Bytes that the named statements of all clients together may take: their texts, and for each text and each name some more. Not in PgBouncer.";
         }
@@ -348,36 +370,29 @@ settings! {
                 "Query that cleans a server on release in session mode. Empty: none.";
             server_reset_query_always: bool = Some("0"), Kind::Bool01, Live,
                 "Run `server_reset_query` in the other modes as well.";
+            server_fast_close: bool = Some("0"), Kind::Bool01, Live,
+                "In session mode, close an outdated server as soon as it is outside of a transaction, and its client with it.";
+        }
+        Dns {
+            dns_max_ttl: Duration = Some("15"), Kind::Seconds, Live,
+                "How long the addresses of a host name are used before they are looked up again.";
+            dns_nxdomain_ttl: Duration = Some("15"), Kind::Seconds, Live,
+                "How long a failed look-up is remembered.";
         }
     }
     known {
         Process {
-            conffile = None, Kind::Text, Live, Support::AcceptAndWarn("the file is the one given at the start"),
-                "The configuration file.";
             job_name = Some("pgbouncer"), Kind::Text, Restart, Support::AcceptAndWarn("it names a Windows service"),
                 "Name of the Windows service.";
             service_name = Some("pgbouncer"), Kind::Text, Restart, Support::AcceptAndWarn("it names a Windows service"),
                 "Name of the Windows service.";
-            suspend_timeout = Some("10"), Kind::Seconds, Live, Support::AcceptAndWarn("there is no SUSPEND"),
-                "How long SUSPEND waits.";
-            peer_id = Some("0"), Kind::Int, Live, Support::DefaultOnly,
-                "This process's number among `[peers]`.";
-        }
-        Log {
-            syslog = Some("0"), Kind::Bool01, Live, Support::DefaultOnly,
-                "Write the log to syslog.";
-            syslog_ident = Some("pgbouncer"), Kind::Text, Live, Support::AcceptAndWarn(NO_SYSLOG),
-                "Name in syslog.";
-            syslog_facility = Some("daemon"), Kind::Enum(&["auth", "authpriv", "daemon", "user", "local0", "local1",
-                "local2", "local3", "local4", "local5", "local6", "local7"]), Live, Support::AcceptAndWarn(NO_SYSLOG),
-                "Facility in syslog.";
         }
         Socket {
             pkt_buf = Some("4096"), Kind::Int, Restart, Support::AcceptAndWarn("buffers grow as needed"),
                 "Size of a buffer.";
             sbuf_loopcnt = Some("5"), Kind::Int, Live, Support::AcceptAndWarn(ONE_THREADED),
                 "Buffers read from one socket in a turn.";
-            tcp_defer_accept = Some("1"), Kind::Int, Live, Support::AcceptAndWarn("connections are accepted at once"),
+            tcp_defer_accept = Some("1"), Kind::Int, Live, Support::AcceptAndWarn("connections are accepted at once, as with 0"),
                 "Accept a connection when its first data arrive.";
         }
         Login {
@@ -387,24 +402,6 @@ settings! {
                 "Maps of system users for `auth_type = hba`.";
             auth_ldap_options = None, Kind::Text, Live, Support::DefaultOnly,
                 "Options for `auth_type = ldap`.";
-            application_name_add_host = Some("0"), Kind::Bool01, Live, Support::DefaultOnly,
-                "Append the client's address to its `application_name`.";
-            login_notify_message = Some(""), Kind::Text, Live, Support::DefaultOnly,
-                "Notice sent at the end of each login.";
-        }
-        Client {
-            disable_pqexec = Some("0"), Kind::Bool01, Restart, Support::DefaultOnly,
-                "Refuse the simple query protocol.";
-        }
-        Pool {
-            autodb_idle_timeout = Some("3600"), Kind::Seconds, Live, Support::AcceptAndWarn(NO_FORGETTING),
-                "Forget a database made by `*` that was not used for so long.";
-            pool_idle_timeout = Some("0"), Kind::Seconds, Live, Support::AcceptAndWarn(NO_FORGETTING),
-                "Forget a pool without connections after so long.";
-        }
-        Server {
-            server_fast_close = Some("0"), Kind::Bool01, Live, Support::DefaultOnly,
-                "In session mode, close an outdated server together with its client.";
         }
         Tls {
             client_tls_sslmode = Some("disable"), Kind::Enum(SSL_MODES), Live, Support::DefaultOnly,
@@ -430,10 +427,6 @@ settings! {
             server_tls13_ciphers = None, Kind::Text, Live, Support::DefaultOnly, "Ciphers of TLS 1.3.";
         }
         Dns {
-            dns_max_ttl = Some("15"), Kind::Seconds, Live, Support::AcceptAndWarn(OWN_RESOLVER),
-                "How long addresses are remembered.";
-            dns_nxdomain_ttl = Some("15"), Kind::Seconds, Live, Support::AcceptAndWarn(OWN_RESOLVER),
-                "How long failed look-ups are remembered.";
             dns_zone_check_period = Some("0"), Kind::Seconds, Live, Support::AcceptAndWarn(OWN_RESOLVER),
                 "Period of checks for changed zones.";
             resolv_conf = Some(""), Kind::Text, Restart, Support::AcceptAndWarn(OWN_RESOLVER),
@@ -527,9 +520,9 @@ impl Settings {
         }
     }
 
-    /// Records the configuration file, which SHOW CONFIG prints as `conffile`.
+    /// Records the configuration file, which SHOW CONFIG prints as `conffile`, unless the file names another.
     pub(crate) fn note_conffile(&mut self, path: &Path) {
-        self.noted.insert("conffile", path.display().to_string());
+        self.conffile.get_or_insert_with(|| path.to_path_buf());
     }
 }
 

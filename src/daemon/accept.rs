@@ -50,7 +50,8 @@ impl Reception {
         let worker = self.turn.fetch_add(1, Ordering::Relaxed) % workers.in_use();
         let (context, console) = (self.context.clone(), self.console.clone());
         workers.spawn_on(worker, async move {
-            let Some(operator) = Box::pin(client::serve(context, socket, admission, worker)).await
+            let Some(operator) =
+                Box::pin(client::serve(context.clone(), socket, admission, worker)).await
             else {
                 return;
             };
@@ -59,13 +60,14 @@ impl Reception {
                 Rights::Admin => admin::Rights::Admin,
                 Rights::Stats => admin::Rights::Stats,
             };
-            Box::pin(admin::serve(
+            let reason = Box::pin(admin::serve(
                 &console,
                 operator.connection,
                 rights,
                 operator.entry,
             ))
             .await;
+            operator.conn.closes(&context, reason);
         });
     }
 }
@@ -140,8 +142,15 @@ async fn accept_all<F: Future<Output = io::Result<Detached>>>(
     accept: impl Fn() -> F,
     reception: &Reception,
 ) {
+    let mut suspension = reception.context.manager.suspension();
     loop {
-        match accept().await {
+        // SUSPEND: who wants in waits in the kernel's queue. An error would mean that the process ends.
+        let _ = suspension.wait_for(|suspended| !suspended).await;
+        let accepted = tokio::select! {
+            accepted = accept() => accepted,
+            _ = suspension.changed() => continue,
+        };
+        match accepted {
             Ok(socket) => reception.receive(socket),
             Err(error) if is_exhaustion(&error) => {
                 tracing::error!("accept() failed: {error}");

@@ -10,6 +10,7 @@
 //! - other fields follow the message as ` key=value`, the event's own first, then the spans'.
 
 use crate::daemon::Error;
+use crate::daemon::syslog::{Filing, Severity, Syslog};
 use jiff::{Timestamp, Zoned};
 use parking_lot::Mutex;
 use std::fmt::{self, Write as _};
@@ -45,6 +46,8 @@ pub struct LogOptions {
     pub verbosity: u8,
     /// The shape of a line.
     pub format: Format,
+    /// `syslog`: where lines are sent as well.
+    pub syslog: Option<Filing>,
 }
 
 /// The shape of a log line.
@@ -84,6 +87,7 @@ pub fn build(
     let destination = Arc::new(Destination {
         quiet: AtomicBool::new(options.quiet),
         file: Mutex::new(options.file.clone().map(OpenFile::open).transpose()?),
+        syslog: Mutex::new(options.syslog.clone().map(open_syslog).transpose()?),
     });
     let (filter, verbosity) = reload::Layer::new(targets(options.verbosity));
     let output: Box<dyn Layer<_> + Send + Sync> = match options.format {
@@ -140,6 +144,13 @@ impl LogHandle {
         Ok(())
     }
 
+    /// Sends lines to syslog from now on, or not. When that fails nothing changes.
+    pub fn set_syslog(&self, filing: Option<Filing>) -> Result<(), Error> {
+        let opened = filing.map(open_syslog).transpose()?;
+        *self.destination.syslog.lock() = opened;
+        Ok(())
+    }
+
     /// Opens the present file by its name again, so that a rotated one is let go (HUP, RELOAD).
     /// When that fails the old one stays in use.
     pub fn reopen(&self) -> Result<(), Error> {
@@ -174,6 +185,11 @@ fn targets(verbosity: u8) -> Targets {
 struct Destination {
     quiet: AtomicBool,
     file: Mutex<Option<OpenFile>>,
+    syslog: Mutex<Option<Syslog>>,
+}
+
+fn open_syslog(filing: Filing) -> Result<Syslog, Error> {
+    Syslog::open(filing).map_err(|source| Error::Syslog { source })
 }
 
 #[derive(Debug)]
@@ -213,6 +229,11 @@ impl Destination {
 impl io::Write for &Destination {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.write_line(line);
+        if let Some(syslog) = &*self.syslog.lock() {
+            // How bad it is stands in the line.
+            let text = String::from_utf8_lossy(line);
+            syslog.send(Severity::Informational, text.trim_end());
+        }
         Ok(line.len())
     }
 
@@ -265,6 +286,10 @@ impl<S: Subscriber + for<'span> LookupSpan<'span>> Layer<S> for TextLayer {
         }
         self.destination
             .write_line(line(&Zoned::now(), event.metadata(), &words).as_bytes());
+        if let Some(syslog) = &*self.destination.syslog.lock() {
+            let severity = severity(*event.metadata().level(), words.fatal);
+            syslog.send(severity, body(&words).trim_start());
+        }
     }
 }
 
@@ -285,6 +310,14 @@ fn line(now: &Zoned, metadata: &Metadata<'_>, words: &Words) -> String {
         now.strftime(TIME),
         std::process::id()
     );
+    line.push_str(&body(words));
+    line.push('\n');
+    line
+}
+
+/// What is said, with a space in front.
+fn body(words: &Words) -> String {
+    let mut line = String::new();
     for word in [&words.conn, &words.message] {
         if !word.is_empty() {
             line.push(' ');
@@ -292,8 +325,17 @@ fn line(now: &Zoned, metadata: &Metadata<'_>, words: &Words) -> String {
         }
     }
     line.push_str(&words.fields); // each with its space in front, and clean already
-    line.push('\n');
     line
+}
+
+fn severity(level: Level, fatal: bool) -> Severity {
+    match level {
+        Level::ERROR if fatal => Severity::Critical,
+        Level::ERROR => Severity::Error,
+        Level::WARN => Severity::Warning,
+        Level::INFO => Severity::Informational,
+        Level::DEBUG | Level::TRACE => Severity::Debug,
+    }
 }
 
 /// Appends text that may come from a peer: it must not be able to fake a line or to steer a

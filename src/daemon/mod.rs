@@ -21,6 +21,7 @@ mod runtime;
 mod shutdown;
 mod signals;
 mod start;
+pub mod syslog;
 
 pub use start::main;
 
@@ -38,6 +39,12 @@ pub enum Error {
     LogFile {
         /// The file as it was configured.
         path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No socket for syslog is to be had.
+    #[error("could not open syslog: {source}")]
+    Syslog {
         /// What the system said.
         source: io::Error,
     },

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::log::LogHandle;
+use super::syslog::Filing;
 use crate::config::{Applied, Change, Config, ConfigHandle, Reload};
 use crate::pool::Manager;
 
@@ -102,7 +103,8 @@ impl Reloader {
         let result = self
             .log
             .set_verbosity(verbosity)
-            .and_then(|()| self.log.set_file(logfile));
+            .and_then(|()| self.log.set_file(logfile))
+            .and_then(|()| self.log.set_syslog(Filing::from_settings(&config.settings)));
         if let Err(error) = result {
             tracing::error!("{error}");
         }

@@ -71,6 +71,7 @@ impl Request {
 fn begin(how: Shutdown, acceptors: &Acceptors, context: &Context) {
     acceptors.close_tcp();
     context.shut_down();
+    context.manager.end_suspension();
     if how == Shutdown::WaitForServers {
         context.end_waiting();
         context.manager.pause(None);

@@ -55,7 +55,9 @@ impl Signals {
                 }
                 _ = self.user1.recv() => {
                     tracing::info!("got SIGUSR1, pausing all activity");
-                    manager.pause(None);
+                    if !manager.is_suspended() {
+                        manager.pause(None);
+                    }
                 }
                 _ = self.user2.recv() => {
                     if shutdown.is_sent() {

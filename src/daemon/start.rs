@@ -17,6 +17,7 @@ use super::reload::{Fixed, Reloader};
 use super::runtime::Runtime;
 use super::shutdown::Request;
 use super::signals::Signals;
+use super::syslog::Filing;
 use super::{Error, privileges};
 use crate::admin::{Averages, Console, Control, Shutdown};
 use crate::client::{Context, timeouts};
@@ -89,6 +90,7 @@ fn run(args: &Args, config: Config) -> Result<(), Error> {
         file: settings.logfile.clone(),
         verbosity,
         format: Format::from_env(),
+        syslog: Filing::from_settings(settings),
     })?;
     privileges::refuse_root()?;
     args.warn_ignored();

@@ -2,10 +2,12 @@
 //! pools or sessions.
 
 pub mod connection;
+pub mod dns;
 pub mod scratch;
 pub mod stream;
 pub mod workers;
 
 pub use connection::Connection;
+pub use dns::Names;
 pub use stream::{Address, Detached, Stream, TcpOptions};
 pub use workers::{ClientCount, Workers};

@@ -44,6 +44,16 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+impl Address {
+    /// The host name, or the path of the socket.
+    pub fn host(&self) -> String {
+        match self {
+            Self::Tcp(host, _) => host.clone(),
+            Self::Unix(path) => path.display().to_string(),
+        }
+    }
+}
+
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

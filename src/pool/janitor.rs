@@ -12,15 +12,21 @@ use super::Manager;
 /// How often time-outs are looked at: PgBouncer does it three times a second.
 const PERIOD: Duration = Duration::from_millis(100);
 
+/// How often it is looked for pools that nobody uses.
+const FORGETTING: Duration = Duration::from_secs(1);
+
 /// Runs for the life of the process.
 pub async fn run(manager: Arc<Manager>) {
     let kick = manager.parts().kick.clone();
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut forgetting = interval(FORGETTING);
+    forgetting.set_missed_tick_behavior(MissedTickBehavior::Delay);
     manager.make_forced_pools();
     loop {
         tokio::select! {
             _ = tick.tick() => sweep(&manager),
+            _ = forgetting.tick() => manager.forget_unused(),
             () = kick.notified() => {}
         }
         for pool in manager.pools() {

@@ -116,6 +116,7 @@ impl Limits {
 /// A client's place among those that are counted; given back when dropped.
 #[derive(Debug)]
 pub struct Admission {
+    id: u64,
     limits: Arc<Limits>,
     named: Option<(String, String)>,
 }
@@ -123,12 +124,18 @@ pub struct Admission {
 impl Admission {
     /// Counts a connection in. Whether there are too many is asked later, when it is known whether it wants
     /// the console.
-    pub(super) fn new(limits: &Arc<Limits>) -> Self {
+    pub(super) fn new(limits: &Arc<Limits>, id: u64) -> Self {
         limits.counts.lock().clients += 1;
         Self {
+            id,
             limits: limits.clone(),
             named: None,
         }
+    }
+
+    /// The connection's id in the live list.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Is `max_client_conn` kept, this connection included?
@@ -191,9 +198,9 @@ mod tests {
     #[test]
     fn an_admission_counts_until_it_is_dropped() {
         let limits = Arc::new(Limits::default());
-        let mut first = Admission::new(&limits);
+        let mut first = Admission::new(&limits, 1);
         first.name(("app", 1), ("joe", 0)).unwrap();
-        let mut second = Admission::new(&limits);
+        let mut second = Admission::new(&limits, 2);
         assert_eq!(second.check_clients(1), Err(AdmissionError::Clients));
         assert_eq!(
             second.name(("app", 1), ("ann", 0)),

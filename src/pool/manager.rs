@@ -3,20 +3,22 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::limits::Limits;
+use super::peers::Peers;
 use super::{Admission, Pool, PoolSettings, WaitError};
 use crate::auth::Secret;
 use crate::auth::scram::ScramKeys;
 use crate::auth::server_login::Credentials;
 use crate::config::{Change, Config, ConfigHandle, Database, DatabaseEffect};
-use crate::net::Workers;
+use crate::net::{Names, Workers};
 use crate::prepared;
 use crate::server::session::TrackedNames;
-use crate::stats::Registry;
+use crate::stats::{ClientEntry, Registry, Totals};
 
 /// What every pool needs from outside. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -31,6 +33,10 @@ pub struct Parts {
     pub config: ConfigHandle,
     /// Statements shared by all clients.
     pub statements: prepared::Registry,
+    /// The peers that cancel requests were passed on to.
+    pub peers: Arc<Peers>,
+    /// Host names that were looked up.
+    pub names: Names,
     pub(super) limits: Arc<Limits>,
     pub(super) pools: Weak<Pools>,
     /// Wakes the janitor: there is room where somebody may wait.
@@ -42,6 +48,11 @@ impl Parts {
     /// Spreads pools that live on few workers over all of them.
     pub(super) fn next_turn(&self) -> usize {
         self.next_turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What pool settings are made with: the names of tracked parameters, and those of hosts.
+    fn shared_names(&self) -> (&TrackedNames, &Names) {
+        (&self.tracked, &self.names)
     }
 
     pub(super) fn logs_connections(&self) -> bool {
@@ -73,7 +84,10 @@ pub struct Manager {
     /// Databases the console paused or disabled; `paused_all` is PAUSE without a name.
     paused: Mutex<HashSet<String>>,
     disabled: Mutex<HashSet<String>>,
+    /// What was counted in pools that were forgotten, by database.
+    forgotten: Mutex<HashMap<String, Totals>>,
     paused_all: AtomicBool,
+    suspended: watch::Sender<bool>,
     started: std::time::Instant,
 }
 
@@ -88,6 +102,8 @@ impl Manager {
             tracked,
             config,
             statements: prepared::Registry::new(),
+            peers: Arc::default(),
+            names: Names::default(),
             limits: Arc::default(),
             pools: Arc::downgrade(&pools),
             kick: Arc::default(),
@@ -98,7 +114,9 @@ impl Manager {
             pools,
             paused: Mutex::default(),
             disabled: Mutex::default(),
+            forgotten: Mutex::default(),
             paused_all: AtomicBool::new(false),
+            suspended: watch::Sender::new(false),
             started: tokio::time::Instant::now().into_std(),
         }
     }
@@ -110,7 +128,7 @@ impl Manager {
 
     /// Counts a new connection in.
     pub fn admit(&self) -> Admission {
-        Admission::new(&self.parts.limits)
+        Admission::new(&self.parts.limits, self.parts.registry.next_id())
     }
 
     /// When the process started.
@@ -135,8 +153,11 @@ impl Manager {
             return pool.clone();
         }
         let mut pools = self.pools.map.write();
+        if !config.databases.contains_key(&key.0) && !pools.keys().any(|(name, _)| *name == key.0) {
+            tracing::info!("registered new auto-database: {}", key.0);
+        }
         let pool = pools.entry(key.clone()).or_insert_with(|| {
-            let settings = PoolSettings::new(config, database, &key.1, &self.parts.tracked);
+            let settings = PoolSettings::new(config, database, &key.1, self.parts.shared_names());
             let pool = Pool::new(
                 key.clone(),
                 settings,
@@ -188,7 +209,7 @@ impl Manager {
             match config.database(&pool.database) {
                 Some(database) => {
                     let settings =
-                        PoolSettings::new(config, &database, &pool.user, &self.parts.tracked);
+                        PoolSettings::new(config, &database, &pool.user, self.parts.shared_names());
                     pool.set_settings(settings);
                     self.renew_credentials(config, &database, &pool);
                     if concerned(&replaced) || (concerned(&removed) && from_fallback) {
@@ -220,12 +241,97 @@ impl Manager {
         }
     }
 
+    /// What was counted in pools that are no more, of databases that are.
+    pub fn forgotten(&self) -> HashMap<String, Totals> {
+        self.forgotten.lock().clone()
+    }
+
+    /// Forgets pools that had neither clients nor servers for too long: with their statistics and the rest those of
+    /// databases made by `*` (`autodb_idle_timeout`), others for their room only (`pool_idle_timeout`).
+    pub(super) fn forget_unused(&self) {
+        let config = self.parts.config.load();
+        let now = self.parts.registry.now();
+        let (of_database, of_pool) = (
+            config.settings.autodb_idle_timeout,
+            config.settings.pool_idle_timeout,
+        );
+        let is_over = |unused: Duration, limit: Duration| !limit.is_zero() && unused > limit;
+        let mut clients: Option<HashSet<(String, String)>> = None;
+        for pool in self.pools.list() {
+            let is_auto = !config.databases.contains_key(&pool.database);
+            if of_pool.is_zero() && (!is_auto || of_database.is_zero()) {
+                continue;
+            }
+            let has_servers = pool.open_servers() + pool.connecting() > 0 || pool.has_waiters();
+            let is_used = has_servers || {
+                let clients = clients.get_or_insert_with(|| self.pools_in_use());
+                clients.contains(&(pool.database.clone(), pool.user.clone()))
+            };
+            let unused = pool.unused_for(is_used, now);
+            let is_kept = self.is_paused(&pool.database) || self.is_disabled(&pool.database);
+            if is_auto && is_over(unused, of_database) && !is_kept {
+                self.forget(&pool, None);
+            } else if is_over(unused, of_pool) && !is_kept && !self.is_forced(&config, &pool) {
+                self.forget(&pool, Some(unused));
+            }
+        }
+    }
+
+    /// The databases and server-side users of all clients.
+    fn pools_in_use(&self) -> HashSet<(String, String)> {
+        let mut found = HashSet::new();
+        self.parts.registry.each_client(|client| {
+            found.insert((client.database.clone(), client.pool_user.clone()));
+        });
+        found
+    }
+
+    /// Would it be made again at once, for `min_pool_size` without a client?
+    #[allow(clippy::unused_self, reason = "a question of `forget_unused`")]
+    fn is_forced(&self, config: &Config, pool: &Pool) -> bool {
+        config
+            .databases
+            .get(&pool.database)
+            .is_some_and(|database| {
+                database.user.is_some() && config.min_pool_size(database, &pool.user) > 0
+            })
+    }
+
+    /// Takes a pool off the list, unless somebody has just got hold of it. `age`: its counts are kept.
+    fn forget(&self, pool: &Arc<Pool>, age: Option<Duration>) {
+        let key = (pool.database.clone(), pool.user.clone());
+        let is_last = {
+            let mut pools = self.pools.map.write();
+            // The list's and ours. Whoever is about to use it has its own, and nobody can get one now.
+            if Arc::strong_count(pool) > 2 {
+                return;
+            }
+            pools.remove(&key);
+            !pools.keys().any(|(name, _)| *name == key.0)
+        };
+        let (database, user) = key;
+        let mut forgotten = self.forgotten.lock();
+        if let Some(age) = age {
+            let age = age.as_secs();
+            tracing::info!(
+                "cleaning up idle pool for user {user} on db {database} because: pool idle timeout (age= {age}s)"
+            );
+            forgotten.entry(database).or_default().merge(&pool.totals());
+        } else if is_last {
+            tracing::warn!(
+                "dropping database '{database}' as it does not exist anymore or inactive auto-database"
+            );
+            forgotten.remove(&database);
+        }
+    }
+
     fn remove(&self, pool: &Arc<Pool>) {
         self.pools
             .map
             .write()
             .remove(&(pool.database.clone(), pool.user.clone()));
         pool.remove();
+        self.forgotten.lock().remove(&pool.database);
         tracing::warn!(
             "dropping database '{}' as it does not exist anymore or inactive auto-database",
             pool.database
@@ -247,6 +353,11 @@ impl Manager {
     /// Is this database, or everything, paused?
     pub fn is_paused(&self, database: &str) -> bool {
         self.is_all_paused() || self.paused.lock().contains(database)
+    }
+
+    /// How many databases were paused by their names?
+    pub fn paused_databases(&self) -> usize {
+        self.paused.lock().len()
     }
 
     /// Was PAUSE given without a name?
@@ -271,8 +382,47 @@ impl Manager {
         self.pools_of(database).iter().for_each(|pool| pool.pause());
     }
 
-    /// RESUME. False if it was not paused.
+    /// SUSPEND: clients are not read any more, each from the moment when nothing of it is under way, and none are
+    /// accepted. [`restless_clients`](Self::restless_clients) are those for whom it has not come yet.
+    pub fn suspend(&self) {
+        self.suspended.send_replace(true);
+        self.order_clients(None, crate::stats::Order::Suspend);
+    }
+
+    /// Does SUSPEND hold?
+    pub fn is_suspended(&self) -> bool {
+        *self.suspended.borrow()
+    }
+
+    /// Tells when SUSPEND begins and ends.
+    pub fn suspension(&self) -> watch::Receiver<bool> {
+        self.suspended.subscribe()
+    }
+
+    /// Clients that SUSPEND still waits for. Those of the console are not suspended.
+    pub fn restless_clients(&self) -> Vec<Arc<ClientEntry>> {
+        let config = self.parts.config.load();
+        let mut clients = self.parts.registry.clients();
+        clients.retain(|client| !client.rests() && !config.is_console(&client.database));
+        clients
+    }
+
+    /// Ends SUSPEND. False if there was none.
+    pub fn end_suspension(&self) -> bool {
+        let was_suspended = self.suspended.send_replace(false);
+        if was_suspended {
+            for client in self.parts.registry.clients() {
+                client.go_on();
+            }
+        }
+        was_suspended
+    }
+
+    /// RESUME. False if it was neither paused nor suspended.
     pub fn resume(&self, database: Option<&str>) -> bool {
+        if database.is_none() && self.end_suspension() {
+            return true;
+        }
         let was_paused = match database {
             Some(name) => self.paused.lock().remove(name),
             None => {

@@ -13,6 +13,7 @@ mod janitor;
 mod limits;
 mod manager;
 mod open;
+pub mod peers;
 mod settings;
 mod shards;
 mod sweep;

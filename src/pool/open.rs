@@ -9,7 +9,7 @@ use super::limits::Full;
 use super::shards::{Pool, Welcome};
 use super::{PoolSettings, WaitError};
 use crate::protocol::startup::Replication;
-use crate::server::connect::{Connected, connect};
+use crate::server::connect::{Connected, Target, connect};
 use crate::server::{self, Server};
 
 /// How often a client that wants a server of its own looks whether there is room.
@@ -241,12 +241,29 @@ impl Pool {
             .spawn_on(worker, attempt(slot, settings, shard, worker));
     }
 
-    fn attempt_failed(self: &Arc<Self>, error: &server::Error) {
-        let text = match error {
-            server::Error::Connect(source) => format!("{error}: {source}"),
-            _ => error.to_string(),
-        };
-        tracing::warn!(db = %self.database, user = %self.user, "server login failed: {text}");
+    fn attempt_failed(
+        self: &Arc<Self>,
+        error: &server::Error,
+        (began, target): (Instant, &Target),
+    ) {
+        let place = target.hosts.to_string();
+        let id = self.parts.registry.next_id();
+        let conn = format!("S-{id:#x}: {}/{}@{place}", self.database, self.user);
+        match error {
+            server::Error::Refused { .. } => {
+                tracing::warn!(conn, "server login failed: FATAL {error}");
+            }
+            server::Error::Connect(source) => tracing::warn!(conn, "{error}: {source}"),
+            _ => tracing::warn!(conn, "{error}"),
+        }
+        if self.parts.logs_disconnections() {
+            let age = began.elapsed().as_secs();
+            let reason = match error {
+                server::Error::Refused { .. } => "login failed".to_owned(),
+                error => error.to_string(),
+            };
+            tracing::info!(conn, "closing because: {reason} (age={age}s)");
+        }
         if self.accounting.lock().open() == 0
             && let Some(verdict) = WaitError::from_connect(error)
         {
@@ -260,6 +277,7 @@ async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, work
     let pool = slot.pool.clone();
     let credentials = pool.credentials();
     let place = (worker, pool.generation());
+    let began = Instant::now();
     match connect(&settings.target, credentials, &pool.parts.registry, place).await {
         Ok(Connected { server, welcome }) => {
             slot.opened();
@@ -281,7 +299,7 @@ async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, work
         }
         Err(error) => {
             slot.failed(&error, &settings);
-            pool.attempt_failed(&error);
+            pool.attempt_failed(&error, (began, &settings.target));
         }
     }
 }

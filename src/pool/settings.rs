@@ -1,19 +1,24 @@
 //! What the configuration says about one pool, put together once for each reload.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::accounting::Sizes;
 use crate::config::{Config, Database, Host, PoolMode};
-use crate::net::{Address, TcpOptions};
+use crate::net::dns::Ttl;
+use crate::net::{Address, Names, TcpOptions};
 use crate::protocol::startup::Replication;
+use crate::server::Hosts;
 use crate::server::connect::Target;
 use crate::server::session::TrackedNames;
 
 /// The settings of a pool. Clients keep an `Arc` of it and look at the pool's version to see
 /// whether it is still the latest.
 #[derive(Debug, Clone)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "a setting of 0 or 1 is a bool"
+)]
 pub struct PoolSettings {
     /// When a server goes back.
     pub mode: PoolMode,
@@ -43,6 +48,10 @@ pub struct PoolSettings {
     pub max_prepared_statements: usize,
     /// `prepared_statements_memory`, bytes.
     pub prepared_memory: usize,
+    /// `disable_pqexec`.
+    pub refuses_queries: bool,
+    /// `server_fast_close`, where it applies.
+    pub fast_close: bool,
     /// `max_packet_size`.
     pub max_packet_size: usize,
     /// `query_timeout`, microseconds; 0: none. (Compared with the live list's numbers.)
@@ -55,7 +64,12 @@ pub struct PoolSettings {
 
 impl PoolSettings {
     /// The settings for the pool of `database` and the server-side `user`.
-    pub fn new(config: &Config, database: &Database, user: &str, tracked: &TrackedNames) -> Self {
+    pub fn new(
+        config: &Config,
+        database: &Database,
+        user: &str,
+        names: (&TrackedNames, &Names),
+    ) -> Self {
         let all = &config.settings;
         let mode = config.pool_mode(database, user);
         let query = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
@@ -68,7 +82,7 @@ impl PoolSettings {
                 min: config.min_pool_size(database, user),
                 longest_pause: all.server_login_retry,
             },
-            target: target(config, database, tracked),
+            target: target(config, database, names),
             max_db_connections: config.max_db_connections(database),
             max_user_connections: config.max_user_connections(user),
             lifetime: config.server_lifetime(database, user),
@@ -89,6 +103,8 @@ impl PoolSettings {
             },
             prepared_memory: usize::try_from(all.prepared_statements_memory.0)
                 .unwrap_or(usize::MAX),
+            refuses_queries: all.disable_pqexec,
+            fast_close: all.server_fast_close && mode == PoolMode::Session,
             max_packet_size: all.max_packet_size,
             query_timeout: micros(config.query_timeout(database, user)),
             idle_transaction_timeout: micros(config.idle_transaction_timeout(user)),
@@ -121,15 +137,30 @@ pub fn tcp_options(config: &Config) -> TcpOptions {
     }
 }
 
-fn target(config: &Config, database: &Database, tracked: &TrackedNames) -> Target {
+fn target(
+    config: &Config,
+    database: &Database,
+    (tracked, names): (&TrackedNames, &Names),
+) -> Target {
     let parameters = [
         ("client_encoding", &database.client_encoding),
         ("datestyle", &database.datestyle),
         ("timezone", &database.timezone),
         ("application_name", &database.application_name),
     ];
+    let ttl = Ttl {
+        found: config.settings.dns_max_ttl,
+        missing: config.settings.dns_nxdomain_ttl,
+    };
     Target {
-        address: Arc::new(address(&database.host, database.port)),
+        hosts: Hosts::new(
+            database
+                .hosts()
+                .map(|host| address(host, database.port))
+                .collect(),
+            database.load_balance_hosts,
+            (names.clone(), ttl),
+        ),
         tcp: tcp_options(config),
         database: database.server_dbname().to_owned(),
         pool_database: database.name.clone(),
@@ -144,7 +175,8 @@ fn target(config: &Config, database: &Database, tracked: &TrackedNames) -> Targe
     }
 }
 
-fn address(host: &Host, port: u16) -> Address {
+/// Where that is.
+pub fn address(host: &Host, port: u16) -> Address {
     match host {
         Host::Tcp(name) => Address::Tcp(name.clone(), port),
         Host::Unix(directory) => {

@@ -120,6 +120,8 @@ pub struct Pool {
     lifetime: AtomicU64,
     generation: AtomicU64,
     may_grow: AtomicBool,
+    /// Since when it has had neither clients nor servers, in microseconds after the epoch; 0: it has.
+    unused_since: AtomicU64,
     paused: AtomicBool,
     removed: AtomicBool,
     credentials: Mutex<Known>,
@@ -158,6 +160,7 @@ impl Pool {
             settings: ArcSwap::from_pointee(settings),
             version: AtomicU64::new(1),
             may_grow: AtomicBool::new(true),
+            unused_since: AtomicU64::new(0),
             paused: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             credentials: Mutex::new(Known {
@@ -543,6 +546,20 @@ impl Pool {
     }
 
     // ---- what the janitor, the accounts and the console ask ---------------------------------
+
+    /// For how long it has had neither clients nor servers, which is looked at from time to time.
+    pub(super) fn unused_for(&self, is_used: bool, now: u64) -> Duration {
+        let since = match self.unused_since.load(Ordering::Relaxed) {
+            _ if is_used => 0,
+            0 => now.max(1),
+            since => since,
+        };
+        self.unused_since.store(since, Ordering::Relaxed);
+        if since == 0 {
+            return Duration::ZERO;
+        }
+        Duration::from_micros(now.saturating_sub(since))
+    }
 
     /// Does anybody wait?
     pub fn has_waiters(&self) -> bool {

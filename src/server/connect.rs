@@ -10,7 +10,7 @@ use super::exchange::error_text;
 use super::pipeline::Pipeline;
 use super::session::{Tracked, TrackedNames};
 use super::statements::Statements;
-use super::{Error, Server, State, Unnamed};
+use super::{Error, Hosts, Server, State, Unnamed};
 use crate::auth::server_login::{Credentials, ServerLogin, ServerStep};
 use crate::net::connection::Message;
 use crate::net::{Address, Connection, Stream, TcpOptions};
@@ -27,7 +27,7 @@ const MAX_LOGIN_MESSAGE: usize = 64 * 1024;
 #[derive(Debug, Clone)]
 pub struct Target {
     /// Where the server listens.
-    pub address: Arc<Address>,
+    pub hosts: Hosts,
     /// Options of the socket.
     pub tcp: TcpOptions,
     /// The database's name on the server.
@@ -63,12 +63,12 @@ pub async fn connect(
     (worker, generation): (usize, u64),
 ) -> Result<Connected, Error> {
     let attempt = async {
-        let stream = Stream::connect(&target.address, &target.tcp)
-            .await
-            .map_err(Error::Connect)?;
+        let dialled = target.hosts.dial(&target.tcp, registry).await?;
+        let (stream, address) = (dialled.stream, dialled.address.clone());
         let user = credentials.user.clone();
         let greeted = Greeted::login(stream, target, credentials).await?;
-        let mut connected = greeted.into_server(target, user, registry, (worker, generation))?;
+        let place = (worker, generation);
+        let mut connected = greeted.into_server(target, (user, address), registry, place)?;
         if let Some(query) = &target.connect_query {
             match connected.server.run(query.as_bytes()).await {
                 Err(Error::Query(text)) => tracing::warn!(
@@ -81,6 +81,7 @@ pub async fn connect(
                 return Err(Error::ConnectQuery);
             }
         }
+        dialled.choice.keep();
         Ok(connected)
     };
     if target.limit.is_zero() {
@@ -193,7 +194,7 @@ impl Greeted {
     fn into_server(
         self,
         target: &Target,
-        user: String,
+        (user, address): (String, Arc<Address>),
         registry: &Arc<Registry>,
         (worker, generation): (usize, u64),
     ) -> Result<Connected, Error> {
@@ -209,6 +210,7 @@ impl Greeted {
             id: registry.next_id(),
             user,
             database: target.pool_database.clone(),
+            host: address.host(),
             peer: self.connection.stream.peer(),
             local: self.connection.stream.local_addr(),
             replication: target.replication,
@@ -232,7 +234,7 @@ impl Greeted {
             idle_since: registry.epoch.micros(now),
             jitter: rand::random(),
             generation,
-            address: target.address.clone(),
+            address,
         });
         Ok(Connected {
             server,

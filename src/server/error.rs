@@ -12,6 +12,9 @@ pub enum Error {
     /// No connection to the address.
     #[error("connect failed")]
     Connect(#[source] io::Error),
+    /// The host's name has no address, or nobody tells.
+    #[error("server DNS lookup failed")]
+    Lookup,
     /// `server_connect_timeout` is over.
     #[error("connect timeout")]
     ConnectTimeout,

@@ -9,6 +9,7 @@ pub mod cancel;
 pub mod connect;
 mod error;
 mod exchange;
+mod hosts;
 pub mod pipeline;
 pub mod session;
 pub mod statements;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 pub use error::Error;
+pub use hosts::Hosts;
 use pipeline::Pipeline;
 use session::Tracked;
 use statements::Statements;

@@ -75,8 +75,14 @@ pub enum Order {
     QueryTimeoutWaiting = 1 << 10,
     /// It is to live on another worker: [`ClientEntry::goal`].
     Move = 1 << 11,
+    /// `server_fast_close`: it ends when it is next outside of a transaction.
+    ServerOutdated = 1 << 12,
+    /// SUSPEND: it is not read from once nothing is under way. Holds until [`ClientEntry::go_on`].
+    Suspend = 1 << 13,
+    /// `suspend_timeout`.
+    SuspendTimeout = 1 << 14,
     /// The servers of its pool are replaced, and its own can't be, except by ending both.
-    Reconnect = 1 << 12,
+    Reconnect = 1 << 15,
 }
 
 /// Turns points in time into numbers that fit an atomic.
@@ -130,6 +136,8 @@ pub struct ClientEntry {
     pub peer: Peer,
     /// Does it replicate?
     pub replication: Replication,
+    /// Our side of the connection; `None`: a Unix socket.
+    pub local: Option<SocketAddr>,
     /// Microseconds after the epoch.
     pub connected: u64,
     goal: AtomicUsize,
@@ -148,6 +156,7 @@ pub struct ClientEntry {
     server: AtomicU64,
     orders: AtomicU32,
     notified: AtomicBool,
+    rests: AtomicBool,
     /// What the orders given last were for: since when the client had been doing what it is told to end.
     ordered_for: AtomicU64,
     /// Kept for all orders of its life on a worker: one that an order took away could be missing for the next.
@@ -198,6 +207,8 @@ pub struct NewClient {
     pub peer: Peer,
     /// Does it replicate?
     pub replication: Replication,
+    /// Our side.
+    pub local: Option<SocketAddr>,
     /// Worker.
     pub worker: usize,
     /// The number in BackendKeyData.
@@ -218,6 +229,7 @@ impl ClientEntry {
             pool_user: new.pool_user,
             peer: new.peer,
             replication: new.replication,
+            local: new.local,
             connected: new.connected,
             goal: AtomicUsize::new(new.worker),
             application_name: Mutex::default(),
@@ -231,6 +243,7 @@ impl ClientEntry {
             server: AtomicU64::new(0),
             orders: AtomicU32::new(0),
             notified: AtomicBool::new(false),
+            rests: AtomicBool::new(false),
             ordered_for: AtomicU64::new(0),
             waker: Mutex::default(),
         }
@@ -323,9 +336,37 @@ impl ClientEntry {
         self.orders.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes all orders.
+    /// Takes all orders but [`Order::Suspend`], which stays.
     pub fn take_orders(&self) -> Orders {
-        Orders(self.orders.swap(0, Ordering::SeqCst))
+        Orders(
+            self.orders
+                .fetch_and(Order::Suspend as u32, Ordering::SeqCst),
+        )
+    }
+
+    /// Gives back an order that can't be followed yet. Called by its own task, which goes on anyway.
+    pub fn keep_order(&self, order: Order) {
+        self.orders.fetch_or(order as u32, Ordering::SeqCst);
+    }
+
+    /// Nothing of it is under way, and nothing will be before [`go_on`](Self::go_on). Called by its own task.
+    pub fn rest(&self) {
+        self.rests.store(true, Ordering::SeqCst);
+    }
+
+    /// Does it rest for SUSPEND?
+    pub fn rests(&self) -> bool {
+        self.rests.load(Ordering::SeqCst)
+    }
+
+    /// Ends [`Order::Suspend`].
+    pub fn go_on(&self) {
+        self.rests.store(false, Ordering::SeqCst);
+        self.orders
+            .fetch_and(!(Order::Suspend as u32), Ordering::SeqCst);
+        if let Some(waker) = &*self.waker.lock() {
+            waker.wake_by_ref();
+        }
     }
 
     /// Where orders wake its task. Called by its own task before it first waits.
@@ -388,6 +429,8 @@ pub struct ServerEntry {
     pub user: String,
     /// The pool's database (the name clients use).
     pub database: String,
+    /// The host name it was found by, or the path of its Unix socket.
+    pub host: String,
     /// The server's address.
     pub peer: Peer,
     /// Our side of the connection.
@@ -424,6 +467,8 @@ pub struct NewServer {
     pub user: String,
     /// The pool's database.
     pub database: String,
+    /// The host name it was found by, or the path of its Unix socket.
+    pub host: String,
     /// The server's address.
     pub peer: Peer,
     /// Our side.
@@ -445,6 +490,7 @@ impl ServerEntry {
             id: new.id,
             user: new.user,
             database: new.database,
+            host: new.host,
             peer: new.peer,
             local: new.local,
             replication: new.replication,
@@ -579,7 +625,8 @@ pub struct Registry {
     /// What numbers in entries are relative to.
     pub epoch: Epoch,
     clients: DashMap<u64, Arc<ClientEntry>, ahash::RandomState>,
-    by_cancel_pid: DashMap<i32, u64, ahash::RandomState>,
+    /// By the number in the key and the first bytes of its secret: peers may leave us few numbers.
+    by_cancel_key: DashMap<(i32, [u8; 2]), u64, ahash::RandomState>,
     servers: DashMap<u64, Arc<ServerEntry>, ahash::RandomState>,
 }
 
@@ -594,16 +641,23 @@ impl Registry {
         self.epoch.micros(Instant::now())
     }
 
-    /// Takes a positive number that no other client has, for BackendKeyData.
-    pub fn reserve_cancel_pid(&self, id: u64) -> i32 {
+    /// Makes up a key for BackendKeyData that no other client has: a positive number and a secret of so many bytes.
+    /// `sign` may change both.
+    pub fn reserve_cancel_key(
+        &self,
+        id: u64,
+        length: usize,
+        sign: impl Fn(i32, &mut [u8]) -> i32,
+    ) -> (i32, CancelKey) {
         loop {
-            let pid = rand::random::<i32>() & i32::MAX;
+            let mut key: Box<[u8]> = (0..length).map(|_| rand::random()).collect();
+            let pid = sign(rand::random::<i32>() & i32::MAX, &mut key);
             if pid == 0 {
                 continue;
             }
-            if let dashmap::Entry::Vacant(slot) = self.by_cancel_pid.entry(pid) {
+            if let dashmap::Entry::Vacant(slot) = self.by_cancel_key.entry((pid, beginning(&key))) {
                 slot.insert(id);
-                return pid;
+                return (pid, CancelKey(key));
             }
         }
     }
@@ -633,9 +687,9 @@ impl Registry {
         self.clients.get(&id).map(|entry| entry.clone())
     }
 
-    /// The client that was given this number in BackendKeyData.
-    pub fn client_by_cancel_pid(&self, pid: i32) -> Option<Arc<ClientEntry>> {
-        let id = *self.by_cancel_pid.get(&pid)?;
+    /// The client that may have been given this key in BackendKeyData; the rest of the secret is to be compared.
+    pub fn client_by_cancel_key(&self, pid: i32, key: &[u8]) -> Option<Arc<ClientEntry>> {
+        let id = *self.by_cancel_key.get(&(pid, beginning(key)))?;
         self.client(id)
     }
 
@@ -660,6 +714,10 @@ impl Registry {
     }
 }
 
+fn beginning(key: &[u8]) -> [u8; 2] {
+    key.first_chunk().copied().unwrap_or_default()
+}
+
 /// A client's place in the live list.
 #[derive(Debug)]
 pub struct ClientGuard {
@@ -678,7 +736,8 @@ impl std::ops::Deref for ClientGuard {
 impl Drop for ClientGuard {
     fn drop(&mut self) {
         self.registry.clients.remove(&self.entry.id);
-        self.registry.by_cancel_pid.remove(&self.entry.cancel_pid);
+        let key = (self.entry.cancel_pid, beginning(&self.entry.cancel_key.0));
+        self.registry.by_cancel_key.remove(&key);
     }
 }
 

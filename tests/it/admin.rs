@@ -51,6 +51,30 @@ const COLUMNS: &[(&str, &str)] = &[
          avg_xact_count avg_query_count avg_recv avg_sent avg_xact_time avg_query_time avg_wait_time \
          avg_client_parse_count avg_server_parse_count avg_bind_count avg_client_login_count",
     ),
+    (
+        "STATS_TOTALS",
+        "database server_assignment_count xact_count query_count bytes_received bytes_sent xact_time \
+         query_time wait_time client_parse_count server_parse_count bind_count client_login_count",
+    ),
+    (
+        "STATS_AVERAGES",
+        "database server_assignment_count xact_count query_count bytes_received bytes_sent xact_time \
+         query_time wait_time avg_client_parse_count avg_server_parse_count avg_bind_count \
+         avg_client_login_count",
+    ),
+    ("TOTALS", "name value"),
+    (
+        "SOCKETS",
+        "type user database replication state addr port local_addr local_port connect_time request_time \
+         wait wait_us close_needed ptr link remote_pid tls application_name prepared_statements id \
+         recv_pos pkt_pos pkt_remain send_pos send_remain pkt_avail send_avail",
+    ),
+    (
+        "ACTIVE_SOCKETS",
+        "type user database replication state addr port local_addr local_port connect_time request_time \
+         wait wait_us close_needed ptr link remote_pid tls application_name prepared_statements id \
+         recv_pos pkt_pos pkt_remain send_pos send_remain pkt_avail send_avail",
+    ),
     ("CONFIG", "key value default changeable"),
     ("LISTS", "list items"),
     ("MEM", "name size used free memtotal"),
@@ -274,6 +298,11 @@ fn show_clients_and_servers_tell_who_holds_what() {
     let clients = pooler.console("SHOW CLIENTS");
     let row = clients.find("port", &port).expect("our client");
     assert_eq!(clients.get(row, "state"), "active");
+    assert_eq!(clients.get(row, "local_addr"), "127.0.0.1");
+    assert_eq!(
+        clients.get(row, "local_port"),
+        pooler.address().port().to_string()
+    );
     assert_eq!(clients.get(row, "user"), "app");
     assert_eq!(clients.get(row, "application_name"), "known");
     let servers = pooler.console("SHOW SERVERS");

@@ -25,6 +25,7 @@ pub struct Ini {
     settings: BTreeMap<String, String>,
     databases: BTreeMap<String, String>,
     users: BTreeMap<String, String>,
+    peers: BTreeMap<String, String>,
     secrets: BTreeMap<String, String>,
 }
 
@@ -53,6 +54,7 @@ impl Ini {
             settings: settings.into_iter().map(own).collect(),
             databases: [("*", server.as_str())].into_iter().map(own).collect(),
             users: BTreeMap::new(),
+            peers: BTreeMap::new(),
             secrets: secrets
                 .chain([("postgres".to_owned(), password("postgres"))])
                 .collect(),
@@ -93,6 +95,12 @@ impl Ini {
         self
     }
 
+    /// A line of `[peers]`.
+    pub fn peer(&mut self, id: u16, line: &str) -> &mut Self {
+        self.peers.insert(id.to_string(), line.to_owned());
+        self
+    }
+
     /// A line of the auth file.
     pub fn secret(&mut self, user: &str, secret: &str) -> &mut Self {
         self.secrets.insert(user.to_owned(), secret.to_owned());
@@ -105,6 +113,7 @@ impl Ini {
             ("pgbouncer", &self.settings),
             ("databases", &self.databases),
             ("users", &self.users),
+            ("peers", &self.peers),
         ];
         for (name, lines) in sections {
             writeln!(text, "[{name}]").unwrap();
@@ -171,6 +180,11 @@ impl Pooler {
 
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// Where its files are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// What a driver connects to, as the user `app`.
@@ -314,7 +328,7 @@ fn write(directory: &Path, ini: &Ini) {
 
 /// The program to test. Where servers run under another account than ours, a copy that this account
 /// can reach: the build directory may be closed to it.
-fn binary() -> &'static Path {
+pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let built = std::env::var_os("PGFERRY_TEST_BINARY").map_or_else(

@@ -83,7 +83,20 @@ async fn commands_answer_in_pgbouncers_words() {
         ("KILL_CLIENT", "08P01 invalid client pointer supplied"),
         ("KILL_CLIENT joe", "08P01 invalid client pointer supplied"),
         ("KILL_CLIENT 99", "08P01 client not found"),
-        ("SUSPEND", "0A000 SUSPEND is not supported"),
+        ("PAUSE app", "PAUSE"),
+        ("SUSPEND", "08P01 cannot suspend with paused databases"),
+        ("RESUME app", "RESUME"),
+        (
+            "SUSPEND now",
+            "08P01 invalid command 'SUSPEND now', use SHOW HELP;",
+        ),
+        ("SUSPEND", "SUSPEND"),
+        ("SUSPEND", "08P01 already suspended/paused"),
+        ("PAUSE app", "08P01 already suspended/paused"),
+        ("RESUME app", "08P01 database app is not paused"),
+        ("RESUME", "RESUME"),
+        ("RESUME", "08P01 pooler is not paused/suspended"),
+        ("SHOW FDS", "0 rows"),
         ("SHUTDOWN WAIT_FOR_SERVERS", "SHUTDOWN"),
         ("SHUTDOWN WAIT_FOR_CLIENTS", "SHUTDOWN"),
         ("SHUTDOWN", "Close"),
@@ -117,7 +130,13 @@ async fn commands_answer_in_pgbouncers_words() {
 async fn those_who_may_look_may_do_nothing_else() {
     let (console, process) = console();
     for show in SHOWS {
-        assert!(answer(&console, Rights::Stats, &format!("SHOW {}", show.name)).ends_with(" rows"));
+        let answer = answer(&console, Rights::Stats, &format!("SHOW {}", show.name));
+        let wanted = if show.is_private {
+            "08P01 admin access needed"
+        } else {
+            " rows"
+        };
+        assert!(answer.ends_with(wanted), "{}: {answer}", show.name);
     }
     assert_eq!(
         answer(&console, Rights::Stats, "SET datestyle TO 'ISO'"),
@@ -134,6 +153,29 @@ async fn those_who_may_look_may_do_nothing_else() {
     }
     assert!(process.asked.lock().is_empty());
     assert!(!console.manager.is_paused("app"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn suspend_waits_for_clients_that_are_not_silent_and_sends_them_away_in_the_end() {
+    let (console, _) = console();
+    let joe = client(&console, "app", "joe");
+    let _root = client(&console, "pgbouncer", "root");
+    let suspend = parse("SUSPEND").unwrap();
+    let Ok(Outcome::Wait(wait)) = run(&console, Rights::Admin, &suspend) else {
+        panic!("it does not wait");
+    };
+    assert!(joe.take_orders().has(Order::Suspend));
+    // It holds.
+    assert!(joe.take_orders().has(Order::Suspend));
+    assert_eq!(wait.outcome(&console.manager), None);
+    tokio::time::advance(std::time::Duration::from_secs(10)).await;
+    assert_eq!(wait.outcome(&console.manager), None);
+    assert!(joe.take_orders().has(Order::SuspendTimeout));
+    joe.rest();
+    assert_eq!(wait.outcome(&console.manager), Some(Ok("SUSPEND")));
+    assert_eq!(answer(&console, Rights::Admin, "RESUME"), "RESUME");
+    assert!(!joe.rests() && !joe.has_orders());
+    assert_eq!(wait.outcome(&console.manager), Some(Err(Error::Resumed)));
 }
 
 #[tokio::test]

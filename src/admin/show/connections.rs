@@ -98,6 +98,92 @@ pub(super) static SERVERS: &[Column<Row>] = &{
     ]
 };
 
+/// Of both sides, with what PgBouncer says about its buffers.
+pub(super) static SOCKETS: &[Column<Row>] = &{
+    let [
+        a,
+        b,
+        c,
+        d,
+        _,
+        f,
+        g,
+        h,
+        i,
+        j,
+        k,
+        l,
+        m,
+        n,
+        o,
+        p,
+        q,
+        r,
+        s,
+        t,
+        u,
+    ] = shared();
+    let e = text("state", |row: &Row| row.socket_state().into());
+    [
+        a,
+        b,
+        c,
+        d,
+        e,
+        f,
+        g,
+        h,
+        i,
+        j,
+        k,
+        l,
+        m,
+        n,
+        o,
+        p,
+        q,
+        r,
+        s,
+        t,
+        u,
+        zero("recv_pos"),
+        zero("pkt_pos"),
+        zero("pkt_remain"),
+        zero("send_pos"),
+        zero("send_remain"),
+        zero("pkt_avail"),
+        zero("send_avail"),
+    ]
+};
+
+const fn zero(name: &'static str) -> Column<Row> {
+    int4(name, |_| Cell::Number(0))
+}
+
+impl Row {
+    /// The state as SHOW SOCKETS calls it. It has no idle clients: they are active without a server.
+    fn socket_state(&self) -> String {
+        match (self.kind, self.state) {
+            ("C", "idle") => "cl_active".to_owned(),
+            ("C", state) => format!("cl_{state}"),
+            (_, "new") => "sv_login".to_owned(),
+            (_, state) => format!("sv_{state}"),
+        }
+    }
+}
+
+pub(super) fn sockets(view: &View<'_>) -> Vec<Row> {
+    let mut rows = clients(view);
+    rows.extend(servers(view));
+    rows
+}
+
+pub(super) fn active_sockets(view: &View<'_>) -> Vec<Row> {
+    let mut rows = sockets(view);
+    rows.retain(|row| !matches!(row.state, "idle" | "used"));
+    rows
+}
+
 /// The columns that both sides have.
 const fn shared() -> [Column<Row>; 21] {
     [
@@ -162,14 +248,9 @@ pub(super) fn clients(view: &View<'_>) -> Vec<Row> {
             }
         },
         address: Address::new(client.peer, port),
-        local: match client.peer {
-            // The address the client connected to is not recorded; the port is always ours.
-            Peer::Tcp(_) => Address {
-                host: String::new(),
-                port,
-            },
-            Peer::Unix(_) => Address::new(client.peer, port),
-        },
+        local: client
+            .local
+            .map_or_else(|| Address::new(Peer::Unix(None), port), Address::tcp),
         connected: registry.epoch.wall(client.connected),
         requested: registry.epoch.wall(client.request_time()),
         wait: match client.phase() {

@@ -1,4 +1,4 @@
-//! The smaller SHOWs: CONFIG, LISTS, MEM, STATE, VERSION, PREPARED, and those that are always empty.
+//! The smaller SHOWs: CONFIG, LISTS, MEM, STATE, VERSION, PREPARED.
 
 use std::sync::Arc;
 
@@ -44,15 +44,16 @@ pub(super) static LISTS: &[Column<Item>] = &[
 
 pub(super) fn lists(view: &View<'_>) -> Vec<Item> {
     let manager = &view.console.manager;
-    let registry = &manager.parts().registry;
+    let parts = manager.parts();
+    let (registry, (names, looking_up)) = (&parts.registry, parts.names.counts());
     let clients = registry.clients().len();
     vec![
         ("databases", named::databases(view).len()),
         ("users", named::users(view).len()),
-        ("peers", 0),
+        ("peers", view.config.peers.len()),
         // The console has one, too.
         ("pools", manager.pools().len() + 1),
-        ("peer_pools", 0),
+        ("peer_pools", parts.peers.counts().len()),
         // PgBouncer keeps the memory of clients and servers that left; here there is none.
         ("free_clients", 0),
         ("used_clients", clients),
@@ -62,9 +63,9 @@ pub(super) fn lists(view: &View<'_>) -> Vec<Item> {
         ),
         ("free_servers", 0),
         ("used_servers", registry.servers().len()),
-        ("dns_names", 0),
+        ("dns_names", names),
         ("dns_zones", 0),
-        ("dns_queries", 0),
+        ("dns_queries", looking_up),
         ("dns_pending", 0),
     ]
 }
@@ -113,11 +114,12 @@ pub(super) static STATE: &[Column<StateRow>] = &[
 ];
 
 pub(super) fn state(view: &View<'_>) -> Vec<StateRow> {
-    let paused = view.console.manager.is_all_paused();
+    let manager = &view.console.manager;
+    let (paused, suspended) = (manager.is_all_paused(), manager.is_suspended());
     vec![
-        ("active", !paused),
+        ("active", !paused && !suspended),
         ("paused", paused),
-        ("suspended", false),
+        ("suspended", suspended),
     ]
 }
 
@@ -174,37 +176,3 @@ pub(super) fn prepared(view: &View<'_>) -> Vec<PreparedRow> {
     rows.sort_by_key(|row| row.0.id());
     rows
 }
-
-/// Rows that there are none of.
-pub(super) enum Never {}
-
-pub(super) fn none(_: &View<'_>) -> Vec<Never> {
-    Vec::new()
-}
-
-pub(super) static PEERS: &[Column<Never>] = &[
-    int4("peer_id", |never| match *never {}),
-    text("host", |never| match *never {}),
-    int4("port", |never| match *never {}),
-    int4("pool_size", |never| match *never {}),
-];
-
-pub(super) static PEER_POOLS: &[Column<Never>] = &[
-    int4("peer_id", |never| match *never {}),
-    int4("cl_active_cancel_req", |never| match *never {}),
-    int4("cl_waiting_cancel_req", |never| match *never {}),
-    int4("sv_active_cancel", |never| match *never {}),
-    int4("sv_login", |never| match *never {}),
-];
-
-pub(super) static DNS_HOSTS: &[Column<Never>] = &[
-    text("hostname", |never| match *never {}),
-    int8("ttl", |never| match *never {}),
-    text("addrs", |never| match *never {}),
-];
-
-pub(super) static DNS_ZONES: &[Column<Never>] = &[
-    text("zonename", |never| match *never {}),
-    int8("serial", |never| match *never {}),
-    int4("count", |never| match *never {}),
-];

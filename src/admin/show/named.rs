@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::admin::show::{Column, View, int4, text};
 use crate::admin::value::Cell;
 use crate::config::databases::CONSOLE;
-use crate::config::{Host, PoolMode};
+use crate::config::{Database, Host, PoolMode};
 
 /// A database.
 #[derive(Debug)]
@@ -21,6 +21,7 @@ pub(super) struct DatabaseRow {
     reserve_pool_size: usize,
     server_lifetime: Duration,
     pool_mode: Option<PoolMode>,
+    load_balance_hosts: Option<&'static str>,
     max_connections: usize,
     current_connections: usize,
     max_client_connections: usize,
@@ -44,7 +45,7 @@ pub(super) static DATABASES: &[Column<DatabaseRow>] = &[
     text("pool_mode", |row| {
         row.pool_mode.map(PoolMode::as_str).into()
     }),
-    text("load_balance_hosts", |_| Cell::Null),
+    text("load_balance_hosts", |row| row.load_balance_hosts.into()),
     int4("max_connections", |row| row.max_connections.into()),
     int4("current_connections", |row| row.current_connections.into()),
     int4("max_client_connections", |row| {
@@ -76,14 +77,17 @@ fn database(view: &View<'_>, name: &str) -> Option<DatabaseRow> {
     Some(DatabaseRow {
         name: name.to_owned(),
         host: match &database.host {
-            Host::Tcp(name) => Some(name.clone()),
             // PgBouncer's NULL: no host was written.
             Host::Unix(directory)
-                if Some(directory) == config.settings.unix_socket_dir.as_ref() =>
+                if Some(directory) == config.settings.unix_socket_dir.as_ref()
+                    && database.more_hosts.is_empty() =>
             {
                 None
             }
-            Host::Unix(directory) => Some(directory.display().to_string()),
+            Host::Tcp(_) | Host::Unix(_) => {
+                let hosts: Vec<String> = database.hosts().map(ToString::to_string).collect();
+                Some(hosts.join(","))
+            }
         },
         port: database.port,
         database: database.server_dbname().to_owned(),
@@ -93,6 +97,7 @@ fn database(view: &View<'_>, name: &str) -> Option<DatabaseRow> {
         reserve_pool_size: config.reserve_pool_size(&database, user),
         server_lifetime: config.server_lifetime(&database, user),
         pool_mode: database.pool_mode,
+        load_balance_hosts: load_balance(&database),
         max_connections: config.max_db_connections(&database),
         current_connections: manager.servers_of_database(name),
         max_client_connections: config.max_db_client_connections(&database),
@@ -100,6 +105,11 @@ fn database(view: &View<'_>, name: &str) -> Option<DatabaseRow> {
         paused: manager.is_paused_by_name(name),
         disabled: manager.is_disabled(name),
     })
+}
+
+/// What is shown of several hosts, and NULL for one.
+pub(super) fn load_balance(database: &Database) -> Option<&'static str> {
+    (!database.more_hosts.is_empty()).then(|| database.load_balance_hosts.as_str())
 }
 
 fn console(view: &View<'_>) -> DatabaseRow {
@@ -117,6 +127,7 @@ fn console(view: &View<'_>) -> DatabaseRow {
         reserve_pool_size: 0,
         server_lifetime: view.config.settings.server_lifetime,
         pool_mode: Some(PoolMode::Statement),
+        load_balance_hosts: None,
         max_connections: 0,
         current_connections: 0,
         max_client_connections: 0,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::admin::show::named::load_balance;
 use crate::admin::show::{Column, View, int4, int8, text};
 use crate::admin::value::Cell;
 use crate::config::PoolMode;
@@ -18,6 +19,7 @@ pub(super) struct Row {
     connecting: usize,
     longest_wait: Duration,
     mode: PoolMode,
+    load_balance_hosts: Option<&'static str>,
     totals: Totals,
 }
 
@@ -52,7 +54,7 @@ pub(super) static COLUMNS: &[Column<Row>] = &[
     int4("maxwait", |row| row.longest_wait.as_secs().into()),
     int4("maxwait_us", |row| row.longest_wait.subsec_micros().into()),
     text("pool_mode", |row| row.mode.as_str().into()),
-    text("load_balance_hosts", |_| Cell::Null),
+    text("load_balance_hosts", |row| row.load_balance_hosts.into()),
     int8("prepare_cache_hit", |row| {
         row.totals.prepare_cache_hits.into()
     }),
@@ -108,6 +110,10 @@ pub(super) fn rows(view: &View<'_>) -> Vec<Row> {
         connecting: pool.connecting(),
         longest_wait: pool.queue().1,
         mode: pool.settings().mode,
+        load_balance_hosts: view
+            .config
+            .database(&pool.database)
+            .and_then(|database| load_balance(&database)),
         totals: pool.totals(),
         database: pool.database.clone(),
         user: pool.user.clone(),

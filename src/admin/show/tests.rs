@@ -63,7 +63,19 @@ const COLUMNS: &[(&str, &str)] = &[
     ),
     ("dns_hosts", "hostname t, ttl q, addrs t"),
     ("dns_zones", "zonename t, serial q, count i"),
+    ("sockets", SOCKET),
+    ("active_sockets", SOCKET),
+    (
+        "fds",
+        "fd i, task t, user t, database t, addr t, port i, cancel q, link i, client_encoding t, std_strings t, \
+         datestyle t, timezone t, password t, scram_client_key b, scram_server_key b",
+    ),
 ];
+
+const SOCKET: &str = "type t, user t, database t, replication t, state t, addr t, port i, local_addr t, \
+     local_port i, connect_time t, request_time t, wait i, wait_us i, close_needed i, ptr t, link t, remote_pid i, \
+     tls t, application_name t, prepared_statements i, id i, recv_pos i, pkt_pos i, pkt_remain i, send_pos i, \
+     send_remain i, pkt_avail i, send_avail i";
 
 const CONNECTION: &str = "type t, user t, database t, replication t, state t, addr t, port i, local_addr t, \
      local_port i, connect_time t, request_time t, wait i, wait_us i, close_needed i, ptr t, link t, remote_pid i, \
@@ -79,6 +91,7 @@ fn letter(kind: Type) -> char {
         Type::Int4 => 'i',
         Type::Int8 => 'q',
         Type::Numeric => 'n',
+        Type::Bytea => 'b',
     }
 }
 
@@ -133,6 +146,7 @@ fn server(console: &Console, state: ServerState) -> ServerGuard {
         id: registry.next_id(),
         user: "joe".into(),
         database: "app".into(),
+        host: "localhost".into(),
         peer: Peer::Tcp("[::1]:5432".parse().unwrap()),
         local: Some("[::1]:40000".parse().unwrap()),
         connected: registry.now(),
@@ -237,7 +251,7 @@ async fn clients_and_servers_point_at_each_other() {
     };
     assert_eq!(
         untimed(shown(&console, Rights::Stats, "clients")),
-        "type=C user=joe database=app replication=none state=active addr=10.0.0.1 port=5000 local_port=6432 \
+        "type=C user=joe database=app replication=none state=active addr=10.0.0.1 port=5000 local_addr=10.0.0.2 local_port=6432 \
          ptr=0x1 link=0x2 application_name=psql id=1"
     );
     assert_eq!(

@@ -199,9 +199,9 @@ fn every_refusal_names_file_line_section_and_key() {
         "[pgbouncer]\n%includefile\n",
         "[databases]\napp = prot=5432\n",
         "[databases]\npgbouncer = port=5432\n",
-        "[databases]\napp = host=a,b\n",
+        "[databases]\napp = host=a,,b\n",
         "[users]\nbob = pool_size=x\n",
-        "[peers]\n1 = host=/tmp\n",
+        "[peers]\n1 = port=7\n",
     ];
     let messages: Vec<String> = texts.into_iter().map(refused).collect();
     insta::assert_snapshot!(messages.join("\n"), @r#"
@@ -222,9 +222,9 @@ fn every_refusal_names_file_line_section_and_key() {
     t.ini:2: syntax error: expected a file after %include
     t.ini:2: [databases] app: unknown key "prot"; did you mean "port"?
     t.ini:2: [databases] pgbouncer: the name "pgbouncer" is reserved for the console
-    t.ini:2: [databases] app: several hosts in host=: not supported by this version of pgferry
+    t.ini:2: [databases] app: host = a,,b: expected a host between commas
     t.ini:2: [users] bob: pool_size = x: expected a whole number
-    t.ini:2: [peers] 1: peering: not supported by this version of pgferry
+    t.ini:2: [peers] 1: host is missing
     "#);
 }
 

@@ -83,7 +83,7 @@ fn set_says_when_the_value_takes_effect() {
     );
     assert_eq!(settings.listen_port, 6432);
     assert!(matches!(
-        settings.set("dns_max_ttl", "1").unwrap(),
+        settings.set("sbuf_loopcnt", "1").unwrap(),
         Applied::NoEffect(_)
     ));
     assert!(settings.set("listen_port", "x").is_err());
@@ -103,13 +103,12 @@ fn a_setting_we_do_not_have_takes_its_default_or_nothing() {
     );
     assert_eq!(settings.assign("server_tls_protocols", "").unwrap(), None);
     assert_eq!(
-        settings.assign("syslog_ident", "x").unwrap(),
-        Some(NO_SYSLOG)
+        settings.assign("sbuf_loopcnt", "1").unwrap(),
+        Some(ONE_THREADED)
     );
     let refused = [
         ("client_tls_sslmode", "require"),
         ("server_tls_sslmode", "verify-full"),
-        ("syslog", "1"),
         ("auth_hba_file", "/etc/hba"),
         ("auth_type", "ldap"),
     ];

@@ -15,6 +15,7 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         let file = Some(folder.path().join("log"));
         let (subscriber, handle) = build(&LogOptions {
+            syslog: None,
             quiet: true,
             file,
             verbosity,

@@ -1,0 +1,115 @@
+//! What the log says of clients that come and go: PgBouncer's lines, which tools look for.
+//!
+//! Owns the words before a client's messages and the lines of `log_connections`, `log_disconnections` and
+//! `log_pooler_errors`.
+
+use std::fmt;
+
+use super::error::{Ending, Fault};
+use super::{Context, Error};
+use crate::protocol::startup::Replication;
+use crate::stats::registry::Peer;
+
+/// How the log calls a connection.
+#[derive(Debug, Clone)]
+pub struct Conn {
+    id: u64,
+    database: String,
+    user: String,
+    peer: Peer,
+    since: tokio::time::Instant,
+}
+
+impl Conn {
+    /// A connection that has just come.
+    pub fn new(id: u64, peer: Peer) -> Self {
+        Self {
+            id,
+            database: "(nodb)".to_owned(),
+            user: "(nouser)".to_owned(),
+            peer,
+            since: tokio::time::Instant::now(),
+        }
+    }
+
+    /// It has said who it is.
+    #[must_use]
+    pub fn named(mut self, database: &str, user: &str) -> Self {
+        database.clone_into(&mut self.database);
+        user.clone_into(&mut self.user);
+        self
+    }
+
+    /// It wants in.
+    pub fn attempts(&self, context: &Context, replication: Replication) {
+        if context.config.load().settings.log_connections {
+            let Self { database, user, .. } = self;
+            let replication = match replication {
+                Replication::None => "no",
+                Replication::Logical => "database",
+                Replication::Physical => "yes",
+            };
+            tracing::info!(conn = %self, "login attempt: db={database} user={user} tls=no replication={replication}");
+        }
+    }
+
+    /// It is not let in.
+    pub fn refused(&self, context: &Context, error: &Error) {
+        let config = context.config.load();
+        let Self { database, user, .. } = self;
+        match error {
+            Error::NoSuchDatabase(_) | Error::DatabaseDisabled(_)
+                if config.settings.log_connections =>
+            {
+                tracing::info!(conn = %self, "login failed: db={database} user={user}");
+            }
+            Error::Login(_) | Error::TrustFailed | Error::NoSuchUser
+                if !config.secrets.contains_key(user) =>
+            {
+                tracing::info!(conn = %self, "no such user: {user}");
+            }
+            _ => {}
+        }
+        self.closes(context, &error.to_string());
+        self.error(context, error);
+    }
+
+    /// It ends.
+    pub fn ends(&self, context: &Context, ending: &Ending) {
+        self.closes(context, &ending.reason());
+        if let Ending::Error(error) = ending {
+            self.error(context, error);
+        }
+    }
+
+    /// It is closed, for this reason.
+    pub fn closes(&self, context: &Context, reason: &str) {
+        if context.config.load().settings.log_disconnections {
+            let age = self.since.elapsed().as_secs();
+            tracing::info!(conn = %self, "closing because: {reason} (age={age}s)");
+        }
+    }
+
+    /// An error that it is sent away with.
+    fn error(&self, context: &Context, error: &Error) {
+        if !context.config.load().settings.log_pooler_errors {
+            return;
+        }
+        let fault = match error.fault() {
+            Fault::Client => "client",
+            Fault::Server => "server",
+            Fault::Pooler => "pooler",
+        };
+        tracing::warn!(conn = %self, fault, "pooler error: {error}");
+    }
+}
+
+impl fmt::Display for Conn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "C-{:#x}: {}/{}@{}",
+            self.id, self.database, self.user, self.peer
+        )
+    }
+}
