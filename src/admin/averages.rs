@@ -115,7 +115,7 @@ impl Averages {
             ..Totals::default()
         };
         let mut all = ByDatabase::from([(CONSOLE.to_owned(), console)]);
-        for pool in manager.pools() {
+        for pool in manager.pools().into_iter().chain(manager.dedicated_pools()) {
             let totals = pool.totals();
             all.entry(pool.database.clone()).or_default().merge(&totals);
         }

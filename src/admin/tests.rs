@@ -14,7 +14,7 @@ use crate::pool::{Learned, Waiter};
 use crate::protocol::backend::{self, ErrorFields};
 use crate::protocol::frontend;
 use crate::stats::ClientEntry;
-use crate::stats::registry::{NewClient, Peer};
+use crate::stats::registry::{NewClient, Peer, Replication};
 
 /// A process that notes what it is asked for.
 #[derive(Default)]
@@ -102,6 +102,7 @@ pub(super) fn client(console: &Console, database: &str, user: &str) -> ClientGua
         user: user.into(),
         database: database.into(),
         pool_user: user.into(),
+        replication: Replication::None,
         peer: Peer::Tcp("10.0.0.1:5000".parse().unwrap()),
         local: Some("10.0.0.2:6432".parse().unwrap()),
         worker: 0,

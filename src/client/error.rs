@@ -47,9 +47,9 @@ pub enum Error {
     /// The same, inside of `options`.
     #[error("unsupported startup parameter in options: {0}")]
     OptionsParameter(String),
-    /// `replication` in the start-up message.
-    #[error("replication connections are not supported by this version of pgferry")]
-    Replication,
+    /// `replication` in the start-up message is neither a boolean nor `database`.
+    #[error("invalid value for parameter \"replication\": \"{0}\"")]
+    Replication(String),
     /// The login failed.
     #[error("{0}")]
     Login(#[from] Failure),
@@ -157,7 +157,7 @@ impl Error {
             | Self::UserTooLong
             | Self::StartupParameter(_)
             | Self::OptionsParameter(_)
-            | Self::Replication
+            | Self::Replication(_)
             | Self::Login(_)
             | Self::TrustFailed
             | Self::NoSuchUser

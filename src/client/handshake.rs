@@ -24,7 +24,7 @@ use crate::protocol::authentication::Authentication;
 use crate::protocol::backend;
 use crate::protocol::frontend::tag;
 use crate::protocol::startup::{self, FirstPacket, StartupMessage};
-use crate::stats::registry::Peer;
+use crate::stats::registry::{Peer, Replication};
 
 /// Longest message accepted before the login is done (PgBouncer: passwords up to 64 KiB).
 const MAX_LOGIN_MESSAGE: usize = 72 * 1024;
@@ -119,7 +119,7 @@ pub async fn handshake(
     let who = Some((wanted.database.clone(), wanted.user.clone()));
     Conn::new(admission.id(), connection.stream.peer())
         .named(&wanted.database, &wanted.user)
-        .attempts(context);
+        .attempts(context, wanted.replication);
     let mut login = Login {
         context,
         config,
@@ -234,10 +234,14 @@ impl Login<'_> {
             return Err(Error::ShuttingDown);
         }
         self.count_in(&database)?;
-        let pool = self
-            .context
-            .manager
-            .pool(&self.config, &database, &self.wanted.user, learned);
+        let (manager, config, user) = (&self.context.manager, &self.config, &self.wanted.user);
+        let pool = match self.wanted.replication {
+            Replication::None => manager.pool(config, &database, user, learned),
+            kind => {
+                let wanted = (kind, self.wanted.startup());
+                manager.dedicated_pool(config, &database, (user, learned), wanted)
+            }
+        };
         Ok(self.welcome().await.then_some(Granted::Pool(pool)))
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::error::{Ending, Fault};
 use super::{Context, Error};
-use crate::stats::registry::Peer;
+use crate::stats::registry::{Peer, Replication};
 
 /// How the log calls a connection.
 #[derive(Debug, Clone)]
@@ -40,10 +40,14 @@ impl Conn {
     }
 
     /// It wants in.
-    pub fn attempts(&self, context: &Context) {
+    pub fn attempts(&self, context: &Context, replication: Replication) {
         if context.config.load().settings.log_connections {
             let Self { database, user, .. } = self;
-            tracing::info!(conn = %self, "login attempt: db={database} user={user} tls=no replication=no");
+            let replication = replication.value();
+            tracing::info!(
+                conn = %self,
+                "login attempt: db={database} user={user} tls=no replication={replication}"
+            );
         }
     }
 

@@ -19,7 +19,7 @@ use crate::pool::{Admission, Pool, WaitError, auth_query};
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
 use crate::server::session::Tracked;
 use crate::stats::Order;
-use crate::stats::registry::{ClientEntry, ClientGuard, NewClient, Peer};
+use crate::stats::registry::{ClientEntry, ClientGuard, NewClient, Peer, Replication};
 
 /// Bytes of a cancel key in protocol 3.2 (PostgreSQL's own choice), and before.
 const LONG_KEY: usize = 32;
@@ -195,7 +195,7 @@ impl Client {
         let entry = enter(
             &self.context,
             (wanted.user, wanted.database, self.pool.user.clone()),
-            &self.connection,
+            (&self.connection, wanted.replication),
             (self.worker, self.key),
         );
         // Whoever suspends says so first, and gives orders to those who are listed then.
@@ -209,6 +209,10 @@ impl Client {
         let mut tracked = wanted.tracked;
         if config.settings.application_name_add_host {
             add_host(&mut tracked, entry.peer, config.settings.listen_port);
+        }
+        if wanted.replication != Replication::None {
+            // Its server was started with what it wants, and may spell it in another way.
+            tracked = self.pool.fresh_parameters();
         }
         tracked.fill_from(&self.pool.fresh_parameters());
         if let Some(name) = tracked.iter().find(|(name, _)| *name == "application_name") {
@@ -326,7 +330,7 @@ fn put_welcome(out: &mut Vec<u8>, pool: &Pool, tracked: &Tracked) {
 fn enter(
     context: &Context,
     (user, database, pool_user): (String, String, String),
-    connection: &Connection,
+    (connection, replication): (&Connection, Replication),
     (worker, KeyKind { id, length }): (usize, KeyKind),
 ) -> ClientGuard {
     let registry = &context.manager.parts().registry;
@@ -338,6 +342,7 @@ fn enter(
         user,
         database,
         pool_user,
+        replication,
         peer: connection.stream.peer(),
         local: connection.stream.local_addr(),
         worker,
@@ -365,7 +370,7 @@ async fn greet_operator(
     let entry = enter(
         context,
         (user, database, "pgbouncer".to_owned()),
-        &connection,
+        (&connection, Replication::None),
         (worker, KeyKind::new(admission.id(), long_key)),
     );
     let mut out = Vec::new();

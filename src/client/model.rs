@@ -28,7 +28,7 @@ use crate::protocol::frontend;
 use crate::server::pipeline::Pipeline;
 use crate::server::session::{Tracked, TrackedNames};
 use crate::server::{self, State, Unnamed};
-use crate::stats::registry::{CancelKey, NewServer, Peer};
+use crate::stats::registry::{CancelKey, NewServer, Peer, Replication};
 use crate::stats::{Counters, ServerEntry};
 
 /// A server and the bytes on their way to it.
@@ -59,6 +59,7 @@ impl Side {
                 user: String::new(),
                 database: String::new(),
                 host: String::new(),
+                replication: Replication::None,
                 peer: Peer::Unix(None),
                 local: None,
                 connected: 0,

@@ -4,6 +4,7 @@ use super::Error;
 use crate::config::Settings;
 use crate::protocol::startup::{StartupMessage, parse_options};
 use crate::server::session::{Tracked, TrackedNames};
+use crate::stats::registry::Replication;
 
 /// Most bytes of a user name (PgBouncer's buffer).
 const LONGEST_USER: usize = 127;
@@ -17,6 +18,10 @@ pub struct Wanted {
     pub database: String,
     /// Values for tracked parameters.
     pub tracked: Tracked,
+    /// What it replicates.
+    pub replication: Replication,
+    /// `options` as it came, for the server of a client that replicates.
+    options: Option<String>,
 }
 
 impl Wanted {
@@ -43,14 +48,17 @@ impl Wanted {
             database: database.unwrap_or_else(|| user.clone()),
             user,
             tracked: Tracked::new(names.clone()),
+            replication: replication(message.get(b"replication"))?,
+            options: message.get(b"options").map(text),
         };
         for (name, value) in &message.parameters {
             match name.as_slice() {
                 b"user" | b"database" => {}
                 // An option of the protocol, not a setting: answered by NegotiateProtocolVersion.
                 name if name.starts_with(b"_pq_.") => {}
-                b"replication" if is_off(value) => {}
-                b"replication" => return Err(Error::Replication),
+                // Both are its server's business, which is its own.
+                b"options" if wanted.replication != Replication::None => {}
+                b"replication" => {}
                 b"options" => wanted.options(value, settings)?,
                 name if wanted.tracked.set(name, value) => {}
                 name if is_ignored(settings, name) => {}
@@ -65,6 +73,19 @@ impl Wanted {
             }
         }
         Ok(wanted)
+    }
+
+    /// What the server of a client that replicates is started with.
+    pub fn startup(&self) -> Vec<(String, String)> {
+        let tracked = self.tracked.iter();
+        let tracked = tracked.map(|(name, value)| {
+            let value = String::from_utf8_lossy(value).into_owned();
+            (name.to_owned(), value)
+        });
+        let options = self.options.iter();
+        tracked
+            .chain(options.map(|options| ("options".to_owned(), options.clone())))
+            .collect()
     }
 
     fn options(&mut self, value: &[u8], settings: &Settings) -> Result<(), Error> {
@@ -92,11 +113,22 @@ fn is_ignored(settings: &Settings, name: &[u8]) -> bool {
         .any(|ignored| ignored.as_bytes() == name)
 }
 
-/// `replication` says no, as a boolean of PostgreSQL's.
-fn is_off(value: &[u8]) -> bool {
-    [&b"false"[..], b"off", b"no", b"0", b"f", b"n"]
-        .iter()
-        .any(|off| value.eq_ignore_ascii_case(off))
+/// The value of `replication`: `database`, or a boolean of PostgreSQL's.
+fn replication(value: Option<&[u8]>) -> Result<Replication, Error> {
+    let Some(value) = value else {
+        return Ok(Replication::None);
+    };
+    let is = |words: &[&[u8]]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
+    if is(&[b"database"]) {
+        Ok(Replication::Logical)
+    } else if is(&[b"true", b"on", b"yes", b"1", b"t", b"y"]) {
+        Ok(Replication::Physical)
+    } else if is(&[b"false", b"off", b"no", b"0", b"f", b"n"]) {
+        Ok(Replication::None)
+    } else {
+        let value = String::from_utf8_lossy(value).into_owned();
+        Err(Error::Replication(value))
+    }
 }
 
 #[cfg(test)]
@@ -162,11 +194,26 @@ mod tests {
     }
 
     #[test]
-    fn replication_is_refused_unless_it_is_off() {
-        assert!(matches!(
-            read(&[("user", "joe"), ("replication", "database")], &[]),
-            Err(Error::Replication)
-        ));
-        assert!(read(&[("user", "joe"), ("replication", "off")], &[]).is_ok());
+    fn replication_is_logical_physical_or_none_and_keeps_its_options() {
+        let kind = |value| read(&[("user", "joe"), ("replication", value)], &[]).unwrap();
+        assert_eq!(kind("database").replication, Replication::Logical);
+        assert_eq!(kind("on").replication, Replication::Physical);
+        assert_eq!(kind("off").replication, Replication::None);
+        let error = read(&[("user", "joe"), ("replication", "maybe")], &[]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid value for parameter \"replication\": \"maybe\""
+        );
+        let parameters = [
+            ("user", "joe"),
+            ("replication", "true"),
+            ("options", "-c geqo=off"),
+            ("DateStyle", "ISO"),
+        ];
+        let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(
+            read(&parameters, &[]).unwrap().startup(),
+            [own("DateStyle", "ISO"), own("options", "-c geqo=off")]
+        );
     }
 }

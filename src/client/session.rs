@@ -35,7 +35,7 @@ use crate::protocol::frame::cut;
 use crate::protocol::frontend::tag;
 use crate::protocol::sqlstate;
 use crate::server::Doom;
-use crate::stats::registry::{ClientGuard, Orders};
+use crate::stats::registry::{ClientGuard, Orders, Replication};
 use crate::stats::{Order, Phase, Registry, ServerState};
 
 /// A client that waits is still read, so that its end is noticed; but only so far.
@@ -787,15 +787,18 @@ impl Session {
         // An order may come late: the time it was given for must not be over.
         let (ordered_for, since) = (self.entry.ordered_for(), self.entry.since());
         let in_time = since == ordered_for;
+        let replicates = self.entry.replication != Replication::None;
         let ends: [PossibleEnd; 11] = [
             (Order::AdminDisconnect, true, || Error::AdminDisconnect),
             (Order::DatabaseRemoved, true, || Error::DatabaseRemoved),
             (Order::SuspendTimeout, !self.entry.rests(), || {
                 Error::SuspendTimeout
             }),
-            (Order::ServerOutdated, phase == Phase::LinkedIdle, || {
-                Error::DatabaseChanged
-            }),
+            (
+                Order::ServerOutdated,
+                phase == Phase::LinkedIdle || replicates,
+                || Error::DatabaseChanged,
+            ),
             (
                 Order::QueryTimeout,
                 in_time && phase == Phase::Active,
@@ -909,6 +912,10 @@ impl Session {
         };
         // The client must see its connection end before, not after, its server is clean.
         drop(self.connection);
+        if self.entry.replication != Replication::None {
+            pooled.close("replication client was closed");
+            return;
+        }
         self.entry.enter(Phase::Draining, self.registry.now());
         let whole = pooled.server.is_clean() && !self.relay.is_mid_message();
         if !whole {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::Context;
 use crate::config::Config;
 use crate::pool::PoolSettings;
+use crate::stats::registry::Replication;
 use crate::stats::{ClientEntry, Order, Phase};
 
 /// How often the sweep is made. A limit is kept to within this much, and never early.
@@ -48,6 +49,10 @@ fn overdue(
     config: &Config,
     now: u64,
 ) -> Option<(Order, u64)> {
+    if client.replication != Replication::None {
+        // Its one query may run for years.
+        return None;
+    }
     let (phase, since) = (client.phase(), client.since());
     let spent = now.saturating_sub(since);
     let over = |limit: u64| limit > 0 && spent >= limit;

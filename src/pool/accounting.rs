@@ -143,6 +143,11 @@ impl Accounting {
         self.connecting += 1;
     }
 
+    /// A place is taken for a server that is made elsewhere; [`closed`](Self::closed) gives it back.
+    pub fn reserve(&mut self) {
+        self.open += 1;
+    }
+
     /// An attempt led to a server.
     pub fn connected(&mut self) {
         self.connecting = self.connecting.saturating_sub(1);

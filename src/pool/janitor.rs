@@ -34,6 +34,7 @@ pub async fn run(manager: Arc<Manager>) {
                 pool.feed();
             }
         }
+        manager.tend_dedicated();
     }
 }
 

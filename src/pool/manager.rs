@@ -18,6 +18,7 @@ use crate::config::{Change, Config, ConfigHandle, Database, DatabaseEffect};
 use crate::net::{Names, Workers};
 use crate::prepared;
 use crate::server::session::TrackedNames;
+use crate::stats::registry::Replication;
 use crate::stats::{ClientEntry, Registry, Totals};
 
 /// What every pool needs from outside. Cheap to clone.
@@ -84,6 +85,8 @@ pub struct Manager {
     /// Databases the console paused or disabled; `paused_all` is PAUSE without a name.
     paused: Mutex<HashSet<String>>,
     disabled: Mutex<HashSet<String>>,
+    /// Pools of one server for one client each, and the places they take in the others.
+    dedicated: Mutex<Vec<Dedicated>>,
     /// What was counted in pools that were forgotten, by database.
     forgotten: Mutex<HashMap<String, Totals>>,
     paused_all: AtomicBool,
@@ -114,6 +117,7 @@ impl Manager {
             pools,
             paused: Mutex::default(),
             disabled: Mutex::default(),
+            dedicated: Mutex::default(),
             forgotten: Mutex::default(),
             paused_all: AtomicBool::new(false),
             suspended: watch::Sender::new(false),
@@ -172,6 +176,66 @@ impl Manager {
         pool.clone()
     }
 
+    /// A pool of one server for one client that replicates, started with the client's parameters. It counts in the
+    /// pool that the client would have had otherwise, from which an idle server is taken for it if there is no room.
+    pub fn dedicated_pool(
+        &self,
+        config: &Config,
+        database: &Database,
+        (client_user, learned): (&str, Learned),
+        (kind, parameters): (Replication, Vec<(String, String)>),
+    ) -> Arc<Pool> {
+        let main = self.pool(config, database, client_user, learned);
+        let settings = PoolSettings::new(config, database, &main.user, self.parts.shared_names());
+        let settings = settings.for_replication(kind, parameters);
+        let key = (main.database.clone(), main.user.clone());
+        let known = (None, main.credentials());
+        let own = Arc::new(Pool::new(key, settings, known, self.parts.clone()));
+        if main.is_paused() {
+            own.pause();
+        }
+        self.dedicated.lock().push(Dedicated {
+            own: own.clone(),
+            place: Place::take(&main),
+        });
+        own
+    }
+
+    /// The pools of clients that replicate.
+    pub fn dedicated_pools(&self) -> Vec<Arc<Pool>> {
+        let dedicated = self.dedicated.lock();
+        dedicated.iter().map(|it| it.own.clone()).collect()
+    }
+
+    /// Looks after the pools of clients that replicate: those that are gone, and those that wait.
+    pub(super) fn tend_dedicated(&self) {
+        let gone: Vec<Dedicated> = {
+            let mut dedicated = self.dedicated.lock();
+            if dedicated.is_empty() {
+                return;
+            }
+            // A client holds its pool, and so does each of its servers that is being made or lent.
+            let is_gone = |it: &mut Dedicated| {
+                let idle = it.own.open_servers() + it.own.connecting();
+                Arc::strong_count(&it.own) <= 1 + idle && !it.own.has_waiters()
+            };
+            dedicated.extract_if(.., is_gone).collect()
+        };
+        for Dedicated { own, place } in gone {
+            let mut forgotten = self.forgotten.lock();
+            let counts = forgotten.entry(own.database.clone()).or_default();
+            counts.merge(&own.totals());
+            drop(forgotten);
+            own.close_all_idle("replication client was closed");
+            drop(place);
+        }
+        for pool in self.dedicated_pools() {
+            if pool.has_waiters() {
+                pool.feed();
+            }
+        }
+    }
+
     /// All pools, in no order.
     pub fn pools(&self) -> Vec<Arc<Pool>> {
         self.pools.list()
@@ -214,6 +278,7 @@ impl Manager {
                     self.renew_credentials(config, &database, &pool);
                     if concerned(&replaced) || (concerned(&removed) && from_fallback) {
                         pool.reconnect();
+                        self.end_replication(|name| name == pool.database);
                     }
                 }
                 None => self.remove(&pool),
@@ -470,6 +535,16 @@ impl Manager {
             pool.reconnect();
             pool.feed();
         }
+        self.end_replication(|name| database.is_none_or(|wanted| wanted == name));
+    }
+
+    /// Clients that replicate do not wait for the end of what they do: it has none.
+    fn end_replication(&self, concerns: impl Fn(&str) -> bool) {
+        for client in self.parts.registry.clients() {
+            if client.replication != Replication::None && concerns(&client.database) {
+                client.order(crate::stats::Order::ServerOutdated);
+            }
+        }
     }
 
     /// KILL: clients and servers go now, and the database stays paused.
@@ -511,6 +586,43 @@ impl Manager {
     /// Clients logged in as this user.
     pub fn clients_of_user(&self, user: &str) -> usize {
         self.parts.limits.clients_of_user(user)
+    }
+}
+
+/// The pool of a client that replicates.
+#[derive(Debug)]
+struct Dedicated {
+    own: Arc<Pool>,
+    place: Place,
+}
+
+/// The place of a server in the accounts of a pool that does not have it.
+#[derive(Debug)]
+struct Place {
+    pool: Arc<Pool>,
+}
+
+impl Place {
+    fn take(pool: &Arc<Pool>) -> Self {
+        let is_full = {
+            let mut accounting = pool.accounting.lock();
+            let is_full = !accounting.may_grow(&pool.settings().sizes);
+            accounting.reserve();
+            is_full
+        };
+        if is_full {
+            pool.evict();
+        }
+        pool.note_growth();
+        Self { pool: pool.clone() }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pool.accounting.lock().closed();
+        self.pool.note_growth();
+        self.pool.feed();
     }
 }
 

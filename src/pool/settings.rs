@@ -10,6 +10,7 @@ use crate::net::{Address, Names, TcpOptions};
 use crate::server::Hosts;
 use crate::server::connect::Target;
 use crate::server::session::TrackedNames;
+use crate::stats::registry::Replication;
 
 /// The settings of a pool. Clients keep an `Arc` of it and look at the pool's version to see
 /// whether it is still the latest.
@@ -111,6 +112,36 @@ impl PoolSettings {
         }
     }
 
+    /// The same for one client that replicates: a server of its own, started with the client's own parameters, which
+    /// nobody else ever gets.
+    pub(super) fn for_replication(
+        mut self,
+        replication: Replication,
+        parameters: Vec<(String, String)>,
+    ) -> Self {
+        self.mode = PoolMode::Session;
+        self.sizes = Sizes {
+            size: 1,
+            reserve: 0,
+            min: 0,
+            ..self.sizes
+        };
+        self.target.replication = replication;
+        // What was configured for the database gives way to what the client says.
+        let is_given = |name: &str| {
+            parameters
+                .iter()
+                .any(|(it, _)| it.eq_ignore_ascii_case(name))
+        };
+        self.target.parameters.retain(|(name, _)| !is_given(name));
+        self.target.parameters.extend(parameters);
+        self.target.connect_query = None;
+        (self.lifetime, self.idle_timeout) = (Duration::MAX, Duration::ZERO);
+        (self.check_query, self.reset_query) = (None, None);
+        (self.max_prepared_statements, self.refuses_queries) = (0, false);
+        self
+    }
+
     /// Is the reset query run when a server is released?
     pub fn resets_on_release(&self) -> Option<&[u8]> {
         let wanted = self.mode == PoolMode::Session || self.reset_always;
@@ -165,8 +196,9 @@ fn target(
         pool_database: database.name.clone(),
         parameters: parameters
             .into_iter()
-            .filter_map(|(name, value)| Some((name, value.clone()?)))
+            .filter_map(|(name, value)| Some((name.to_owned(), value.clone()?)))
             .collect(),
+        replication: Replication::None,
         connect_query: database.connect_query.clone(),
         limit: config.server_connect_timeout(database),
         tracked: tracked.clone(),

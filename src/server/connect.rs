@@ -17,7 +17,7 @@ use crate::net::{Address, Connection, Stream, TcpOptions};
 use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
 use crate::protocol::frontend;
 use crate::stats::Registry;
-use crate::stats::registry::{CancelKey, NewServer, ServerEntry};
+use crate::stats::registry::{CancelKey, NewServer, Replication, ServerEntry};
 
 /// Longest message accepted before the login is done.
 const MAX_LOGIN_MESSAGE: usize = 64 * 1024;
@@ -34,7 +34,9 @@ pub struct Target {
     /// The pool's database, as clients call it; for SHOW.
     pub pool_database: String,
     /// Start-up parameters besides `user` and `database`.
-    pub parameters: Vec<(&'static str, String)>,
+    pub parameters: Vec<(String, String)>,
+    /// What its servers replicate; then they are told so at start-up.
+    pub replication: Replication,
     /// Run after the login, before the first use; an error is logged and ignored.
     pub connect_query: Option<String>,
     /// `server_connect_timeout`; zero is no limit.
@@ -115,6 +117,9 @@ impl Greeted {
                 .iter()
                 .map(|(name, value)| (name.as_bytes(), value.as_bytes())),
         );
+        if target.replication != Replication::None {
+            parameters.push((b"replication", target.replication.value().as_bytes()));
+        }
         let mut out = Vec::new();
         // 3.0 on purpose: a longer cancel key (3.2) would bring nothing, since it is never shown to a client.
         frontend::startup(&mut out, 0, &parameters);
@@ -208,6 +213,7 @@ impl Greeted {
             user,
             database: target.pool_database.clone(),
             host: address.host(),
+            replication: target.replication,
             peer: self.connection.stream.peer(),
             local: self.connection.stream.local_addr(),
             connected: registry.epoch.micros(now),

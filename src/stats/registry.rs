@@ -117,6 +117,38 @@ impl Default for Epoch {
     }
 }
 
+/// What a connection replicates (`replication` in the start-up message, `protocol-replication`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Replication {
+    /// Nothing: an ordinary connection.
+    #[default]
+    None,
+    /// Changes of a database (`database`).
+    Logical,
+    /// The whole cluster (a true boolean).
+    Physical,
+}
+
+impl Replication {
+    /// As SHOW calls it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Logical => "logical",
+            Self::Physical => "physical",
+        }
+    }
+
+    /// As the start-up message, and PgBouncer's log, has it.
+    pub fn value(self) -> &'static str {
+        match self {
+            Self::None => "no",
+            Self::Logical => "database",
+            Self::Physical => "yes",
+        }
+    }
+}
+
 /// A connected client, as everybody but its own task sees it.
 #[derive(Debug)]
 pub struct ClientEntry {
@@ -128,6 +160,8 @@ pub struct ClientEntry {
     pub database: String,
     /// The user of its pool: the forced one where the database has one.
     pub pool_user: String,
+    /// What it replicates.
+    pub replication: Replication,
     /// Its address.
     pub peer: Peer,
     /// Our side of the connection; `None`: a Unix socket.
@@ -197,6 +231,8 @@ pub struct NewClient {
     pub database: String,
     /// The user of its pool.
     pub pool_user: String,
+    /// What it replicates.
+    pub replication: Replication,
     /// Address.
     pub peer: Peer,
     /// Our side.
@@ -219,6 +255,7 @@ impl ClientEntry {
             user: new.user,
             database: new.database,
             pool_user: new.pool_user,
+            replication: new.replication,
             peer: new.peer,
             local: new.local,
             connected: new.connected,
@@ -422,6 +459,8 @@ pub struct ServerEntry {
     pub database: String,
     /// The host name it was found by, or the path of its Unix socket.
     pub host: String,
+    /// What it replicates.
+    pub replication: Replication,
     /// The server's address.
     pub peer: Peer,
     /// Our side of the connection.
@@ -458,6 +497,8 @@ pub struct NewServer {
     pub database: String,
     /// The host name it was found by, or the path of its Unix socket.
     pub host: String,
+    /// What it replicates.
+    pub replication: Replication,
     /// The server's address.
     pub peer: Peer,
     /// Our side.
@@ -478,6 +519,7 @@ impl ServerEntry {
             user: new.user,
             database: new.database,
             host: new.host,
+            replication: new.replication,
             peer: new.peer,
             local: new.local,
             connected: new.connected,

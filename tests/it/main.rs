@@ -37,6 +37,7 @@ mod pooling;
 mod prepared;
 mod process;
 mod reload;
+mod replication;
 mod shutdown;
 mod startup_parameters;
 mod suspend;

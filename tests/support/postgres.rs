@@ -23,6 +23,7 @@ host  all plain_user  127.0.0.1/32  password
 host  all md5_user    127.0.0.1/32  md5
 host  all scram_user  127.0.0.1/32  scram-sha-256
 host  all all         127.0.0.1/32  trust
+host  replication all 127.0.0.1/32  trust
 ";
 
 const SETTINGS: &str = "
@@ -33,6 +34,7 @@ synchronous_commit = off
 full_page_writes = off
 log_statement = none
 log_min_messages = warning
+wal_level = logical
 shared_buffers = 64MB
 ";
 
@@ -190,7 +192,7 @@ fn append(path: &Path, text: &str) {
 
 /// The directory of `initdb` and `postgres`: of the newest version where a distribution keeps
 /// several, else what `pg_config` names, else what PATH has.
-fn binaries() -> PathBuf {
+pub fn binaries() -> PathBuf {
     let mut found: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::admin::show::{Column, View, int4, int8, text};
 use crate::admin::value::Cell;
-use crate::stats::registry::Peer;
+use crate::stats::registry::{Peer, Replication};
 use crate::stats::{ClientEntry, Phase, ServerEntry, ServerState};
 
 /// A connection of either side.
@@ -15,6 +15,7 @@ pub(super) struct Row {
     kind: &'static str,
     user: String,
     database: String,
+    replication: Replication,
     state: &'static str,
     address: Address,
     local: Address,
@@ -188,7 +189,7 @@ const fn shared() -> [Column<Row>; 21] {
         text("type", |row| row.kind.into()),
         text("user", |row| row.user.as_str().into()),
         text("database", |row| row.database.as_str().into()),
-        text("replication", |_| "none".into()),
+        text("replication", |row| row.replication.as_str().into()),
         text("state", |row| row.state.into()),
         text("addr", |row| row.address.host.as_str().into()),
         int4("port", |row| row.address.port.into()),
@@ -237,6 +238,7 @@ pub(super) fn clients(view: &View<'_>) -> Vec<Row> {
         kind: "C",
         user: client.user.clone(),
         database: client.database.clone(),
+        replication: client.replication,
         state: match client.phase() {
             Phase::Idle => "idle",
             Phase::Waiting => "waiting",
@@ -292,6 +294,7 @@ pub(super) fn servers(view: &View<'_>) -> Vec<Row> {
             kind: "S",
             user: server.user.clone(),
             database: server.database.clone(),
+            replication: server.replication,
             state: match server.state() {
                 ServerState::New => "new",
                 ServerState::Idle => "idle",

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 use crate::admin::tests::{client, console};
 use crate::pool::Learned;
-use crate::stats::registry::{CancelKey, NewServer, Peer, ServerGuard};
+use crate::stats::registry::{CancelKey, NewServer, Peer, Replication, ServerGuard};
 use crate::stats::{Phase, ServerEntry, ServerState};
 
 /// Names and types (t text, i int4, q int8, n numeric) of every SHOW; PgBouncer's, then ours.
@@ -146,6 +146,7 @@ fn server(console: &Console, state: ServerState) -> ServerGuard {
         user: "joe".into(),
         database: "app".into(),
         host: "localhost".into(),
+        replication: Replication::None,
         peer: Peer::Tcp("[::1]:5432".parse().unwrap()),
         local: Some("[::1]:40000".parse().unwrap()),
         connected: registry.now(),
