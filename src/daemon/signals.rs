@@ -2,6 +2,7 @@
 
 use std::io;
 
+use nix::sys::signal::{SigSet, Signal as SysSignal};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::reload::Reloader;
@@ -19,17 +20,32 @@ pub struct Signals {
     user2: Signal,
 }
 
+/// Signals that mean something to a pooler that runs, and would end one that does not listen yet.
+fn early() -> SigSet {
+    [SysSignal::SIGHUP, SysSignal::SIGUSR1, SysSignal::SIGUSR2]
+        .into_iter()
+        .collect()
+}
+
+/// Lets signals wait until somebody listens. To be called before the process can be found: before it accepts
+/// connections, and before its pidfile is written. Threads made in between never get them.
+pub fn hold() -> io::Result<()> {
+    Ok(early().thread_block()?)
+}
+
 impl Signals {
-    /// Begins to listen; from now on none of them ends the process by itself.
+    /// Begins to listen; from now on none of them ends the process by itself. What waited comes now.
     pub fn listen() -> io::Result<Self> {
-        Ok(Self {
+        let signals = Self {
             hangup: signal(SignalKind::hangup())?,
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
             user1: signal(SignalKind::user_defined1())?,
             user2: signal(SignalKind::user_defined2())?,
-        })
+        };
+        early().thread_unblock()?;
+        Ok(signals)
     }
 
     /// Acts on them for ever.

@@ -16,7 +16,7 @@ use super::pidfile::{self, Pidfile};
 use super::reload::{Fixed, Reloader};
 use super::runtime::Runtime;
 use super::shutdown::Request;
-use super::signals::Signals;
+use super::signals::{self, Signals};
 use super::syslog::Filing;
 use super::{Error, privileges};
 use crate::admin::{Averages, Console, Control, Shutdown};
@@ -118,6 +118,7 @@ fn run(args: &Args, config: Config) -> Result<(), Error> {
         settings.max_client_conn,
         expected_descriptors(&config)
     );
+    signals::hold().map_err(|source| Error::Runtime { source })?;
     let listeners = Listeners::bind(&listen_options(&config))?;
     let _pidfile = settings
         .pidfile
