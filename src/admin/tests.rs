@@ -102,6 +102,7 @@ pub(super) fn client(console: &Console, database: &str, user: &str) -> ClientGua
         database: database.into(),
         pool_user: user.into(),
         peer: Peer::Tcp("10.0.0.1:5000".parse().unwrap()),
+        tls: String::new(),
         worker: 0,
         cancel_pid: registry.reserve_cancel_pid(id),
         cancel_key: CancelKey(Box::new([1, 2, 3, 4])),

@@ -38,6 +38,9 @@ pub enum Error {
     /// Plain bytes behind GSSENCRequest.
     #[error("received unencrypted data after GSSAPI encryption request")]
     DataAfterGssRequest,
+    /// `client_tls_sslmode` is `require` or above, and this is a plain connection.
+    #[error("SSL required")]
+    TlsRequired,
     /// A start-up message without `user`.
     #[error("no username supplied")]
     NoUser,
@@ -56,6 +59,9 @@ pub enum Error {
     /// `auth_type = trust` and nobody of that name.
     #[error("\"trust\" authentication failed")]
     TrustFailed,
+    /// `auth_type = cert`: no certificate, one in another name, or nobody of that name.
+    #[error("certificate authentication failed")]
+    CertificateFailed,
     /// `auth_query` knows no such user.
     #[error("no such user")]
     NoSuchUser,
@@ -138,12 +144,14 @@ impl Error {
             | Self::UnknownMessage(_)
             | Self::DataAfterSslRequest
             | Self::DataAfterGssRequest
+            | Self::TlsRequired
             | Self::NoUser
             | Self::StartupParameter(_)
             | Self::OptionsParameter(_)
             | Self::Replication
             | Self::Login(_)
             | Self::TrustFailed
+            | Self::CertificateFailed
             | Self::NoSuchUser
             | Self::NoSuchDatabase(_)
             | Self::NotAllowed

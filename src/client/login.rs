@@ -213,9 +213,14 @@ impl Client {
         if self.context.config.load().settings.log_connections {
             tracing::info!(
                 conn,
-                "login attempt: db={} user={} tls=no replication=no",
+                "login attempt: db={} user={} tls={} replication=no",
                 entry.database,
-                entry.user
+                entry.user,
+                if entry.tls.is_empty() {
+                    "no"
+                } else {
+                    &*entry.tls
+                }
             );
         }
         if let Some(counters) = self.pool.counters(self.worker) {
@@ -319,6 +324,7 @@ fn enter(
         database,
         pool_user,
         peer: connection.stream.peer(),
+        tls: connection.stream.describe_tls(),
         worker,
         cancel_pid: registry.reserve_cancel_pid(id),
         cancel_key: CancelKey(key.into_boxed_slice()),

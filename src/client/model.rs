@@ -58,6 +58,7 @@ impl Side {
                 user: String::new(),
                 database: String::new(),
                 peer: Peer::Unix(None),
+                tls: String::new(),
                 local: None,
                 connected: 0,
                 cancel_pid: 0,

@@ -30,7 +30,7 @@ pub mod users;
 pub use databases::{Database, Host, PoolUser};
 pub use diff::{Change, DatabaseEffect};
 pub use error::{Error, Place, Problem};
-pub use kind::{AuthType, ByteSize, Millis, Mode, PoolMode};
+pub use kind::{AuthType, ByteSize, Millis, Mode, PoolMode, SslMode};
 pub use settings::{Applied, Reload, Setting, Settings, Support};
 pub use users::{SecretText, UserSettings};
 

@@ -1,11 +1,13 @@
-//! Sockets, framed connections, and the worker threads as lower rooms see them. Knows nothing of
+//! Sockets, TLS, framed connections, and the worker threads as lower rooms see them. Knows nothing of
 //! pools or sessions.
 
 pub mod connection;
 pub mod scratch;
 pub mod stream;
+pub mod tls;
 pub mod workers;
 
 pub use connection::Connection;
 pub use stream::{Address, Detached, Stream, TcpOptions};
+pub use tls::TlsHandle;
 pub use workers::{ClientCount, Workers};

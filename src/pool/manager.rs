@@ -13,7 +13,7 @@ use crate::auth::Secret;
 use crate::auth::scram::ScramKeys;
 use crate::auth::server_login::Credentials;
 use crate::config::{Change, Config, ConfigHandle, Database, DatabaseEffect};
-use crate::net::Workers;
+use crate::net::{TlsHandle, Workers};
 use crate::prepared;
 use crate::server::session::TrackedNames;
 use crate::stats::Registry;
@@ -29,6 +29,8 @@ pub struct Parts {
     pub tracked: TrackedNames,
     /// The configuration.
     pub config: ConfigHandle,
+    /// How connections are encrypted; there is no TLS until somebody stores a setup.
+    pub tls: TlsHandle,
     /// Statements shared by all clients.
     pub statements: prepared::Registry,
     pub(super) limits: Arc<Limits>,
@@ -87,6 +89,7 @@ impl Manager {
             registry: Arc::default(),
             tracked,
             config,
+            tls: TlsHandle::default(),
             statements: prepared::Registry::new(),
             limits: Arc::default(),
             pools: Arc::downgrade(&pools),

@@ -208,6 +208,7 @@ impl Greeted {
             database: target.pool_database.clone(),
             peer: self.connection.stream.peer(),
             local: self.connection.stream.local_addr(),
+            tls: self.connection.stream.describe_tls(),
             connected: registry.epoch.micros(now),
             cancel_pid: self.cancel_pid,
             cancel_key: CancelKey(self.cancel_key.into_boxed_slice()),

@@ -124,6 +124,8 @@ pub struct ClientEntry {
     pub pool_user: String,
     /// Its address.
     pub peer: Peer,
+    /// Version and cipher; empty for a plain connection.
+    pub tls: Box<str>,
     /// Microseconds after the epoch.
     pub connected: u64,
     goal: AtomicUsize,
@@ -190,6 +192,8 @@ pub struct NewClient {
     pub pool_user: String,
     /// Address.
     pub peer: Peer,
+    /// Version and cipher of TLS, or nothing.
+    pub tls: String,
     /// Worker.
     pub worker: usize,
     /// The number in BackendKeyData.
@@ -209,6 +213,7 @@ impl ClientEntry {
             database: new.database,
             pool_user: new.pool_user,
             peer: new.peer,
+            tls: new.tls.into_boxed_str(),
             connected: new.connected,
             goal: AtomicUsize::new(new.worker),
             application_name: Mutex::default(),
@@ -383,6 +388,8 @@ pub struct ServerEntry {
     pub peer: Peer,
     /// Our side of the connection.
     pub local: Option<SocketAddr>,
+    /// Version and cipher; empty for a plain connection.
+    pub tls: Box<str>,
     /// Microseconds after the epoch.
     pub connected: u64,
     /// Process id of the PostgreSQL process, and the secret to cancel its query.
@@ -417,6 +424,8 @@ pub struct NewServer {
     pub peer: Peer,
     /// Our side.
     pub local: Option<SocketAddr>,
+    /// Version and cipher of TLS, or nothing.
+    pub tls: String,
     /// Microseconds after the epoch.
     pub connected: u64,
     /// From BackendKeyData.
@@ -433,6 +442,7 @@ impl ServerEntry {
             user: new.user,
             database: new.database,
             peer: new.peer,
+            tls: new.tls.into_boxed_str(),
             local: new.local,
             connected: new.connected,
             cancel_pid: new.cancel_pid,
