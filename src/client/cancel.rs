@@ -46,7 +46,14 @@ pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
                 Peer::Tcp(peer) => Address::Tcp(peer.ip().to_string(), peer.port()),
                 Peer::Unix(_) => (*target.address).clone(),
             };
-            if let Err(error) = cancel::send(guard, &address, &target.tcp, limit).await {
+            let tls = context.manager.parts().tls.load();
+            let route = cancel::Route {
+                address: &address,
+                configured: &target.address,
+                tcp: &target.tcp,
+                tls: &tls.servers,
+            };
+            if let Err(error) = cancel::send(guard, &route, limit).await {
                 tracing::debug!(client = client.id, "cancel request not delivered: {error}");
             }
         }

@@ -206,19 +206,25 @@ async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, work
     let pool = slot.pool.clone();
     let credentials = pool.credentials();
     let place = (worker, pool.generation());
-    match connect(&settings.target, credentials, &pool.parts.registry, place).await {
+    let tls = pool.parts.tls.load();
+    let registry = &pool.parts.registry;
+    match connect(&settings.target, &tls.servers, credentials, registry, place).await {
         Ok(Connected { server, welcome }) => {
             slot.opened();
             pool.greet(welcome);
             if pool.parts.logs_connections() {
                 let entry = &server.entry;
+                let conn = format!(
+                    "S-{:#x}: {}/{}@{}",
+                    entry.id, entry.database, entry.user, entry.peer
+                );
                 let from = entry
                     .local
                     .map_or_else(|| "unix".to_owned(), |addr| addr.to_string());
-                tracing::info!(
-                    conn = %format_args!("S-{:#x}: {}/{}@{}", entry.id, entry.database, entry.user, entry.peer),
-                    "new connection to server (from {from})"
-                );
+                tracing::info!(conn, "new connection to server (from {from})");
+                if !entry.tls.is_empty() {
+                    tracing::info!(conn, "SSL established: {}", entry.tls);
+                }
             }
             pool.admit(shard, Pooled { server, slot });
             if pool.has_waiters() {

@@ -1,4 +1,4 @@
-//! Dial, start-up, login: how a server comes to be. Each step hands over to the next; what comes
+//! Dial, TLS, start-up, login: how a server comes to be. Each step hands over to the next; what comes
 //! out is ready for its first query.
 
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use super::dial::dial;
 use super::exchange::error_text;
 use super::pipeline::Pipeline;
 use super::session::{Tracked, TrackedNames};
@@ -13,6 +14,7 @@ use super::statements::Statements;
 use super::{Error, Server, State, Unnamed};
 use crate::auth::server_login::{Credentials, ServerLogin, ServerStep};
 use crate::net::connection::Message;
+use crate::net::tls::{TlsStream, WithServers};
 use crate::net::{Address, Connection, Stream, TcpOptions};
 use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
 use crate::protocol::frontend;
@@ -55,14 +57,13 @@ pub struct Connected {
 /// Connects and logs in, on the worker that calls this. Cancel-safe: a dropped attempt is closed.
 pub async fn connect(
     target: &Target,
+    tls: &WithServers,
     credentials: Credentials,
     registry: &Arc<Registry>,
     (worker, generation): (usize, u64),
 ) -> Result<Connected, Error> {
     let attempt = async {
-        let stream = Stream::connect(&target.address, &target.tcp)
-            .await
-            .map_err(Error::Connect)?;
+        let stream = dial(&target.address, &target.tcp, tls).await?;
         let user = credentials.user.clone();
         let greeted = Greeted::login(stream, target, credentials).await?;
         let mut connected = greeted.into_server(target, user, registry, (worker, generation))?;
@@ -126,7 +127,9 @@ impl Greeted {
             cancel_key: Vec::new(),
             status: TxStatus::Idle,
         };
-        let mut login = ServerLogin::new(credentials);
+        let end_point = greeted.connection.stream.tls();
+        let end_point = end_point.and_then(TlsStream::end_point);
+        let mut login = ServerLogin::new(credentials).binding_to(end_point);
         loop {
             let message = greeted.connection.read_message(MAX_LOGIN_MESSAGE).await?;
             match message.tag {

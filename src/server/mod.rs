@@ -7,6 +7,7 @@
 
 pub mod cancel;
 pub mod connect;
+mod dial;
 mod error;
 mod exchange;
 pub mod pipeline;

@@ -36,4 +36,5 @@ mod reload;
 mod shutdown;
 mod startup_parameters;
 mod timeouts;
+mod tls;
 mod uuid;

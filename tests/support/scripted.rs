@@ -65,6 +65,11 @@ impl Session {
         }
     }
 
+    /// SSLRequest, or whatever comes first.
+    pub fn read_request(&mut self) {
+        self.read_packet();
+    }
+
     fn read_packet(&mut self) -> Vec<u8> {
         let Some(head) = self.read_exact(4) else {
             return Vec::new();

@@ -15,8 +15,8 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
-use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use rustls::{NamedGroup, RootCertStore, SupportedCipherSuite, SupportedProtocolVersion};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
 use zeroize::Zeroizing;
@@ -298,7 +298,11 @@ fn with_servers(
         ),
         curve: ("server_tls_ecdhcurve", "auto"),
     };
-    let chosen = words.read(warnings)?;
+    let mut chosen = words.read(warnings)?;
+    // PostgreSQL before 18 takes this one only, and asks for a second hello if its share is not in the first.
+    Arc::make_mut(&mut chosen.provider)
+        .kx_groups
+        .sort_by_key(|group| group.name() != NamedGroup::secp256r1);
     let key = read(("server_tls_key_file", &settings.server_tls_key_file))?;
     let chain = read(("server_tls_cert_file", &settings.server_tls_cert_file))?;
     let ca_file = read(("server_tls_ca_file", &settings.server_tls_ca_file))?;
