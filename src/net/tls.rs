@@ -54,9 +54,9 @@ pub enum HandshakeError {
     /// The server's name in the configuration is no host name.
     #[error("\"{0}\" is no host name that a certificate could have")]
     Name(String),
-    /// Only TCP connections are encrypted.
-    #[error("not a TCP connection")]
-    NotTcp,
+    /// Nobody has set it up.
+    #[error("TLS is not set up")]
+    NotSetUp,
 }
 
 /// In words that scripts look for in PgBouncer's log.
@@ -294,8 +294,9 @@ impl Pair<TcpStream> {
 
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut filled = 0;
-        if self.plaintext > 0 {
-            self.take_plaintext(buf, &mut filled)?;
+        // (Also after the peer's farewell, which came with the last data: nothing more will come of the socket.)
+        if self.take_plaintext(buf, &mut filled)? && filled == 0 {
+            return Poll::Ready(Ok(0));
         }
         if !self.incoming.is_empty() && filled < buf.len() {
             let mut incoming = std::mem::take(&mut self.incoming);

@@ -130,7 +130,7 @@ impl WithClients {
         incoming: Vec<u8>,
     ) -> Result<TlsStream, HandshakeError> {
         let Some(config) = &self.config else {
-            return Err(HandshakeError::NotTcp);
+            return Err(HandshakeError::NotSetUp);
         };
         let session = ServerConnection::new(config.clone())?;
         let stream = TlsStream::establish(socket, session, incoming).await?;
@@ -170,7 +170,7 @@ impl WithServers {
         host: &str,
     ) -> Result<TlsStream, HandshakeError> {
         let Some(config) = &self.config else {
-            return Err(HandshakeError::NotTcp);
+            return Err(HandshakeError::NotSetUp);
         };
         let name = if self.mode == SslMode::VerifyFull {
             ServerName::try_from(host.to_owned())
@@ -242,6 +242,8 @@ fn with_clients(
         .with_single_cert(chain_der, key)
         .map_err(|error| chain.wrong(&error.to_string()))?;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    // The order of the settings counts, as in PgBouncer.
+    config.ignore_client_order = true;
     // As PostgreSQL: its clients don't resume sessions, and each would cost memory here.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;

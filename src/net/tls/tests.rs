@@ -182,6 +182,19 @@ async fn a_dropped_stream_says_goodbye_and_the_other_reads_an_end() {
 }
 
 #[tokio::test]
+async fn a_farewell_behind_the_last_data_is_an_end_though_the_socket_stays_open() {
+    let (mut client, mut server) = pair(&setup(&[])).await;
+    let pair = server.0.as_mut().unwrap();
+    pair.session.writer().write_all(b"the last").unwrap();
+    pair.session.send_close_notify();
+    poll_fn(|cx| pair.poll_flush(cx)).await.unwrap();
+    assert_eq!(read(&mut client, 64).await, b"the last");
+    for _ in 0..2 {
+        assert_eq!(read(&mut client, 64).await, b"");
+    }
+}
+
+#[tokio::test]
 async fn garbage_in_the_stream_is_an_error_after_what_came_before() {
     let (client, mut server) = pair(&setup(&[])).await;
     let mut client = Connection::new(Stream::Tls(client));
