@@ -593,3 +593,53 @@ fn another_setup_towards_servers_replaces_them_when_they_are_free() {
     pooler.console("RELOAD");
     assert_eq!(client.rows(query).rows, after);
 }
+
+#[test]
+fn a_server_whose_handshake_fails_is_used_without_tls_where_it_is_only_preferred() {
+    let server = Scripted::start(|number, session| {
+        if number == 0 {
+            session.read_request();
+            session.send(b"S");
+            session.read_exact(5);
+            session.send(b"this is no TLS at all");
+            session.hang();
+        } else {
+            session.accept_login();
+            session.hang();
+        }
+    });
+    let pooler = Pooler::start(|ini| {
+        ini.target("*", &server.target());
+    });
+    assert!(pooler.login("app", "postgres", None).is_ok());
+    assert!(
+        pooler.log().contains("going on without TLS"),
+        "{}",
+        pooler.log()
+    );
+}
+
+#[test]
+fn settings_that_do_not_fit_together_yet_are_set_all_the_same() {
+    let secured = Secured::start(|ini| {
+        ini.set("client_tls_sslmode", "prefer");
+    });
+    let mut console = secured.login("postgres", "pgbouncer").unwrap();
+    let replies = console.query("SET client_tls_key_file = '/nonexistent'");
+    let notice = replies.iter().find(|reply| reply.tag == b'N').unwrap();
+    assert_eq!(
+        notice.field('M').unwrap(),
+        "TLS settings could not be applied, still using old configuration"
+    );
+    assert!(replies.iter().all(|reply| reply.tag != b'E'), "{replies:?}");
+    assert_eq!(secured.connect("postgres").value("SELECT 1"), "1");
+    let key = secured.file("pooler.key");
+    console.query(&format!("SET client_tls_key_file = '{key}'"));
+    let replies = console.query("SET client_tls_sslmode = 'require'");
+    assert!(replies.iter().all(|reply| reply.tag != b'E'), "{replies:?}");
+    let refusal = secured.pooler.login("app", "postgres", None).err().unwrap();
+    assert_eq!(refusal.text(), "SSL required");
+    // Certificates would have to be verified for this one.
+    let replies = console.query("SET auth_type = 'cert'");
+    error(&replies);
+}

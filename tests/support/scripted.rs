@@ -94,7 +94,8 @@ impl Session {
         false
     }
 
-    fn read_exact(&mut self, size: usize) -> Option<Vec<u8>> {
+    /// So many bytes; `None` when the peer has gone first.
+    pub fn read_exact(&mut self, size: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; size];
         self.stream.read_exact(&mut bytes).ok()?;
         Some(bytes)
