@@ -12,6 +12,8 @@ COPY . .
 RUN cargo build --release --locked
 
 FROM debian:bookworm-slim
+# The system's authorities, for server_tls_sslmode = verify-full without a server_tls_ca_file.
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin pgferry
 COPY --from=builder /build/target/release/pgferry /usr/local/bin/pgferry
 USER pgferry

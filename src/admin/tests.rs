@@ -105,6 +105,7 @@ pub(super) fn client(console: &Console, database: &str, user: &str) -> ClientGua
         pool_user: user.into(),
         peer: Peer::Tcp("10.0.0.1:5000".parse().unwrap()),
         local: Some("10.0.0.2:6432".parse().unwrap()),
+        tls: String::new(),
         worker: 0,
         cancel_pid,
         cancel_key,

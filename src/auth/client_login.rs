@@ -10,7 +10,7 @@
 //!                                            └── (an empty initial response costs one more round)
 //! ```
 
-use crate::auth::scram::{self, AwaitFinal, AwaitFirst, ScramKeys};
+use crate::auth::scram::{AwaitFinal, AwaitFirst, ScramKeys};
 use crate::auth::secret::{Md5Hash, PlainSecret, Secret, opaque_debug};
 use crate::auth::{Error, MockKey, md5};
 use crate::protocol::authentication::{
@@ -78,6 +78,28 @@ pub enum Step {
         /// For the server's side.
         proof: Proof,
     },
+}
+
+impl Step {
+    /// Offers SCRAM with channel binding as well, on a TLS connection that has something to bind to. Changes nothing
+    /// with other methods. To be called on what [`ClientLogin::start`] gives.
+    #[must_use]
+    pub fn offering(self, end_point: Option<Vec<u8>>) -> Self {
+        match self {
+            Self::Continue(
+                ClientLogin {
+                    state: State::ScramInitial { scram, passes_keys },
+                },
+                _,
+            ) if end_point.is_some() => {
+                let scram = scram.offering(end_point);
+                let state = State::ScramInitial { scram, passes_keys };
+                let request = Authentication::Sasl(Mechanisms::SCRAM_SHA_256_PLUS);
+                Self::Continue(ClientLogin { state }, request.encode())
+            }
+            other => other,
+        }
+    }
 }
 
 /// A login in progress.
@@ -254,9 +276,9 @@ fn plain(user: &str, secret: Option<&Secret>, body: &[u8]) -> Result<Step, Failu
     )
 }
 
-fn scram_initial(scram: AwaitFirst, passes_keys: bool, body: &[u8]) -> Result<Step, Failure> {
+fn scram_initial(mut scram: AwaitFirst, passes_keys: bool, body: &[u8]) -> Result<Step, Failure> {
     let initial = SaslInitialResponse::parse(body).map_err(|error| Failure::Sasl(error.into()))?;
-    if initial.mechanism != scram::MECHANISM.as_bytes() {
+    if !scram.choose(initial.mechanism) {
         return Err(Failure::InvalidMechanism);
     }
     let Some(data) = initial.data else {

@@ -67,9 +67,12 @@ pub enum Error {
     /// The iteration count in the server's first message is zero or would keep us busy for ever.
     #[error("SCRAM iteration count {0} is out of range")]
     IterationCount(u32),
-    /// The client insists on channel binding, which was not offered.
+    /// The client insists on channel binding of a kind that was not offered.
     #[error("channel binding is not supported")]
     ChannelBinding,
+    /// The client believes that channel binding was not offered, and it was.
+    #[error("SCRAM channel binding negotiation error")]
+    BindingDowngraded,
     /// The message around the exchange is broken.
     #[error(transparent)]
     Message(#[from] authentication::Error),

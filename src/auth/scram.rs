@@ -1,4 +1,4 @@
-//! SCRAM-SHA-256, both sides (RFC 5802, RFC 7677; docs: sasl-authentication), without channel binding.
+//! SCRAM-SHA-256, both sides (RFC 5802, RFC 7677; docs: sasl-authentication), with and without channel binding.
 //!
 //! Owns the keys, the verifier and the four messages, as typestates: a step can neither be skipped nor repeated.
 //! Does not own the `R` and `p` messages around them (`protocol::authentication`), nor who may try.
@@ -28,8 +28,14 @@ use zeroize::Zeroizing;
 #[cfg(test)]
 mod tests;
 
-/// The only mechanism we speak.
+/// The mechanism that any connection can use.
 pub const MECHANISM: &str = "SCRAM-SHA-256";
+
+/// The mechanism that ties the proof to the TLS connection it is made on.
+pub const MECHANISM_PLUS: &str = "SCRAM-SHA-256-PLUS";
+
+/// The gs2 header of the one binding that PostgreSQL knows (RFC 5929 §4).
+const BOUND: &str = "p=tls-server-end-point,,";
 
 /// The highest iteration count we compute with; a peer's number must not keep a worker busy for ever.
 pub const MAX_ITERATIONS: u32 = 10_000_000;
@@ -155,6 +161,9 @@ pub struct AwaitFirst {
     verifier: Verifier,
     genuine: bool,
     nonce: String,
+    /// What the client may bind its proof to.
+    end_point: Option<Vec<u8>>,
+    is_bound: bool,
 }
 
 impl AwaitFirst {
@@ -164,6 +173,25 @@ impl AwaitFirst {
             verifier,
             genuine: true,
             nonce: random_nonce(),
+            end_point: None,
+            is_bound: false,
+        }
+    }
+
+    /// Offers `SCRAM-SHA-256-PLUS` as well, if there is something to bind to: the data of `tls-server-end-point`.
+    #[must_use]
+    pub fn offering(self, end_point: Option<Vec<u8>>) -> Self {
+        Self { end_point, ..self }
+    }
+
+    /// The client's choice of mechanism; false if it was not offered. (Without a choice it is the one without `-PLUS`.)
+    #[must_use]
+    pub fn choose(&mut self, mechanism: &[u8]) -> bool {
+        self.is_bound = mechanism == MECHANISM_PLUS.as_bytes();
+        if self.is_bound {
+            self.end_point.is_some()
+        } else {
+            mechanism == MECHANISM.as_bytes()
         }
     }
 
@@ -178,15 +206,8 @@ impl AwaitFirst {
     /// Takes the client-first-message, gives the server-first-message.
     pub fn client_first(self, message: &[u8]) -> Result<(AwaitFinal, Vec<u8>), Error> {
         let message = text(message, MAX_CLIENT_MESSAGE)?;
-        if message.starts_with("p=") {
-            return Err(Error::ChannelBinding);
-        }
-        // `y`: the client could bind and believes that we cannot. It is right, as long as no -PLUS is offered.
-        let (binding, bare) = match (message.strip_prefix("n,,"), message.strip_prefix("y,,")) {
-            (Some(bare), _) => ("biws", bare),
-            (None, Some(bare)) => ("eSws", bare),
-            (None, None) => return Err(Error::Scram("gs2 header")),
-        };
+        let (header, bare, data) = self.gs2_header(message)?;
+        let binding = STANDARD.encode([header.as_bytes(), data].concat());
         let mut attributes = bare.split(',');
         // The name is ignored, as PostgreSQL does: it is the one of the StartupMessage that counts.
         attribute(attributes.next(), "n=").ok_or(Error::Scram("user name"))?;
@@ -212,14 +233,36 @@ impl AwaitFirst {
         };
         Ok((next, reply.into_bytes()))
     }
+
+    /// What the client says about channel binding (RFC 5802 §6), what follows that, and the data it must know.
+    fn gs2_header<'m>(&self, message: &'m str) -> Result<(&'static str, &'m str, &[u8]), Error> {
+        if let Some(bare) = message.strip_prefix(BOUND) {
+            return match &self.end_point {
+                Some(data) if self.is_bound => Ok((BOUND, bare, data)),
+                _ => Err(Error::ChannelBinding),
+            };
+        }
+        if message.starts_with("p=") {
+            return Err(Error::ChannelBinding);
+        }
+        let header = ["n,,", "y,,"]
+            .into_iter()
+            .find_map(|header| Some((header, message.strip_prefix(header)?)));
+        match header {
+            // `y`: the client could bind and believes that we cannot. Then somebody has changed the list we sent.
+            Some(("y,,", _)) if self.end_point.is_some() => Err(Error::BindingDowngraded),
+            Some((header, bare)) if !self.is_bound => Ok((header, bare, &[])),
+            Some(_) | None => Err(Error::Scram("gs2 header")),
+        }
+    }
 }
 
 /// A server that waits for the client's proof.
 pub struct AwaitFinal {
     verifier: Verifier,
     genuine: bool,
-    /// The `c=` that repeats the gs2 header.
-    binding: &'static str,
+    /// The `c=` that repeats the gs2 header, and has the data of the binding.
+    binding: String,
     nonce: String,
     /// `AuthMessage` so far, its last comma included.
     said: String,
@@ -234,7 +277,7 @@ impl AwaitFinal {
             .and_then(parse_key)
             .ok_or(Error::Scram("proof"))?;
         let mut attributes = without_proof.split(',');
-        if attribute(attributes.next(), "c=") != Some(self.binding) {
+        if attribute(attributes.next(), "c=") != Some(&self.binding) {
             return Err(Error::Scram("channel binding"));
         }
         if attribute(attributes.next(), "r=") != Some(&self.nonce) {
@@ -273,24 +316,48 @@ pub enum Material<'a> {
     Keys(&'a ScramKeys),
 }
 
+/// What a client says about channel binding (RFC 5802 §6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binding<'a> {
+    /// `n`: it has nothing to bind to.
+    Impossible,
+    /// `y`: it could, and the server has not offered it. A server that has knows then that it was interfered with.
+    NotOffered,
+    /// `p`: it binds to this data of `tls-server-end-point`.
+    EndPoint(&'a [u8]),
+}
+
 /// A client that waits for the server's first message.
 pub struct ClientFirst {
     nonce: String,
     /// The client-first-message without its gs2 header.
     bare: String,
+    /// The `c=` of the final message.
+    binding: String,
 }
 
 impl ClientFirst {
     /// Starts an exchange: the client-first-message comes with it. It names no user, like libpq's: `PostgreSQL`
     /// takes the name from the `StartupMessage`.
-    pub fn start() -> (Self, Vec<u8>) {
-        Self::with_nonce(random_nonce())
+    pub fn start(binding: Binding<'_>) -> (Self, Vec<u8>) {
+        Self::with_nonce(random_nonce(), binding)
     }
 
-    fn with_nonce(nonce: String) -> (Self, Vec<u8>) {
+    fn with_nonce(nonce: String, binding: Binding<'_>) -> (Self, Vec<u8>) {
+        let (header, data) = match binding {
+            Binding::Impossible => ("n,,", &[][..]),
+            Binding::NotOffered => ("y,,", &[][..]),
+            Binding::EndPoint(data) => (BOUND, data),
+        };
         let bare = format!("n=,r={nonce}");
-        let message = format!("n,,{bare}").into_bytes();
-        (Self { nonce, bare }, message)
+        let message = format!("{header}{bare}").into_bytes();
+        let binding = STANDARD.encode([header.as_bytes(), data].concat());
+        let next = Self {
+            nonce,
+            bare,
+            binding,
+        };
+        (next, message)
     }
 
     /// Takes the server-first-message, gives the client-final-message. Slow with a password (PBKDF2 with the
@@ -333,7 +400,7 @@ impl ClientFirst {
                 (derived.keys.clone(), Some(derived))
             }
         };
-        let without_proof = format!("c=biws,r={nonce}");
+        let without_proof = format!("c={},r={nonce}", self.binding);
         let said = format!("{},{message},{without_proof}", self.bare);
         let said = [said.as_bytes()];
         let proof = xor(

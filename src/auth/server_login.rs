@@ -9,7 +9,9 @@
 //!          └─ AuthenticationOk ─▶ Over (Done)             anything else, or an error ─▶ Over
 //! ```
 
-use crate::auth::scram::{self, ClientFinal, ClientFirst, DerivedKeys, Material, ScramKeys};
+use crate::auth::scram::{
+    self, Binding, ClientFinal, ClientFirst, DerivedKeys, Material, ScramKeys,
+};
 use crate::auth::secret::{Md5Hash, Secret, opaque_debug};
 use crate::auth::{Error, md5};
 use crate::protocol::authentication::{
@@ -57,6 +59,7 @@ impl fmt::Debug for ServerStep {
 pub struct ServerLogin {
     credentials: Credentials,
     derived: Option<DerivedKeys>,
+    end_point: Option<Vec<u8>>,
     state: State,
 }
 
@@ -75,8 +78,16 @@ impl ServerLogin {
         Self {
             credentials,
             derived: None,
+            end_point: None,
             state: State::Start,
         }
+    }
+
+    /// On a TLS connection: lets SCRAM bind to it, by the data of `tls-server-end-point`, if the server offers that.
+    #[must_use]
+    pub fn binding_to(mut self, end_point: Option<Vec<u8>>) -> Self {
+        self.end_point = end_point;
+        self
     }
 
     /// Lets the login use the keys of an earlier one, and so skip PBKDF2, if password, salt and count are the same.
@@ -142,14 +153,21 @@ impl ServerLogin {
     }
 
     fn begin_scram(&self, mechanisms: Mechanisms<'_>) -> Result<(State, ServerStep), Error> {
-        let mechanism = scram::MECHANISM.as_bytes();
-        if !mechanisms.contains(mechanism) {
+        let offers = |mechanism: &str| mechanisms.contains(mechanism.as_bytes());
+        let (mechanism, binding) = match &self.end_point {
+            Some(data) if offers(scram::MECHANISM_PLUS) => {
+                (scram::MECHANISM_PLUS, Binding::EndPoint(data))
+            }
+            Some(_) => (scram::MECHANISM, Binding::NotOffered),
+            None => (scram::MECHANISM, Binding::Impossible),
+        };
+        if !offers(mechanism) {
             return Err(Error::NoCommonMechanism);
         }
         self.material()?;
-        let (scram, first) = ClientFirst::start();
+        let (scram, first) = ClientFirst::start(binding);
         let answer = SaslInitialResponse {
-            mechanism,
+            mechanism: mechanism.as_bytes(),
             data: Some(&first),
         };
         Ok((State::ScramFirst(scram), ServerStep::Send(answer.encode())))

@@ -6,10 +6,8 @@ use subtle::ConstantTimeEq;
 
 use super::Context;
 use crate::config::PeerId;
-use crate::net::Address;
 use crate::pool::peers::unspent;
 use crate::server::cancel;
-use crate::stats::registry::Peer;
 use crate::stats::{Order, Phase};
 
 /// Acts on a CancelRequest. Like PostgreSQL, it answers nothing: who asks can't tell whether a key exists.
@@ -54,12 +52,12 @@ pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
                 limit if limit.is_zero() => std::time::Duration::from_secs(3600),
                 limit => limit,
             };
-            // Where this server is, not where the next one would be looked for.
-            let address = match server.peer {
-                Peer::Tcp(peer) => Address::Tcp(peer.ip().to_string(), peer.port()),
-                Peer::Unix(_) => Address::Unix(server.host.clone().into()),
+            let tls = context.manager.parts().tls.load();
+            let route = cancel::Route {
+                tcp: &target.tcp,
+                tls: &tls.servers,
             };
-            if let Err(error) = cancel::send(guard, &address, &target.tcp, limit).await {
+            if let Err(error) = cancel::send(guard, &route, limit).await {
                 tracing::debug!(client = client.id, "cancel request not delivered: {error}");
             }
         }

@@ -205,9 +205,14 @@ fn cancel_query(pooled: &Pooled, client: u64) {
         return;
     };
     let pool = pooled.pool().clone();
-    let (address, tcp) = (pooled.server.address.clone(), pool.settings().target.tcp);
+    let tcp = pool.settings().target.tcp;
+    let tls = pool.tls();
     pool.workers().spawn_on(pooled.server.home, async move {
-        if let Err(error) = cancel::send(guard, &address, &tcp, LIMIT).await {
+        let route = cancel::Route {
+            tcp: &tcp,
+            tls: &tls.servers,
+        };
+        if let Err(error) = cancel::send(guard, &route, LIMIT).await {
             tracing::debug!("cancel of an abandoned query: {error}");
         }
     });

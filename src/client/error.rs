@@ -38,6 +38,9 @@ pub enum Error {
     /// Plain bytes behind GSSENCRequest.
     #[error("received unencrypted data after GSSAPI encryption request")]
     DataAfterGssRequest,
+    /// `client_tls_sslmode` is `require` or above, and this is a plain connection.
+    #[error("SSL required")]
+    TlsRequired,
     /// A start-up message without `user`.
     #[error("no username supplied")]
     NoUser,
@@ -59,6 +62,9 @@ pub enum Error {
     /// `auth_type = trust` and nobody of that name.
     #[error("\"trust\" authentication failed")]
     TrustFailed,
+    /// `auth_type = cert`: no certificate, one in another name, or nobody of that name.
+    #[error("certificate authentication failed")]
+    CertificateFailed,
     /// `auth_query` knows no such user.
     #[error("no such user")]
     NoSuchUser,
@@ -156,6 +162,7 @@ impl Error {
             | Self::UnknownMessage(_)
             | Self::DataAfterSslRequest
             | Self::DataAfterGssRequest
+            | Self::TlsRequired
             | Self::NoUser
             | Self::UserTooLong
             | Self::StartupParameter(_)
@@ -163,6 +170,7 @@ impl Error {
             | Self::ReplicationValue(_)
             | Self::Login(_)
             | Self::TrustFailed
+            | Self::CertificateFailed
             | Self::NoSuchUser
             | Self::NoSuchDatabase(_)
             | Self::NotAllowed

@@ -1,10 +1,12 @@
 //! From the first byte to a route: start-up, authentication, and the decision what the connection is for.
 //!
 //! ```text
-//!   first packet ─┬─ SSLRequest, GSSENCRequest ─▶ 'N', and again
-//!                 ├─ CancelRequest ─────────────▶ Route::Cancel
-//!                 └─ StartupMessage ─▶ authentication ─┬─▶ Route::Console
-//!                                                      └─▶ Route::Pool
+//!   first packet ─┬─ SSLRequest ──────▶ 'S', TLS handshake, and again; or 'N', and again
+//!                 ├─ TLS ClientHello ─▶ TLS handshake, and again
+//!                 ├─ GSSENCRequest ───▶ 'N', and again
+//!                 ├─ CancelRequest ───▶ Route::Cancel
+//!                 └─ StartupMessage ──▶ authentication ─┬─▶ Route::Console
+//!                                                       └─▶ Route::Pool
 //! ```
 //!
 //! Where passwords are asked for, an unknown user fails as a wrong password does, after a whole exchange, and that there is
@@ -20,7 +22,8 @@ use crate::auth::Secret;
 use crate::auth::client_login::{ClientLogin, Failure, Method, Proof, Step};
 use crate::auth::secret::PlainSecret;
 use crate::config::{AuthType, Config, Database};
-use crate::net::Connection;
+use crate::net::tls::{TlsStream, WithClients};
+use crate::net::{Connection, Stream};
 use crate::pool::{Admission, Learned, Pool, auth_query};
 use crate::protocol::authentication::Authentication;
 use crate::protocol::backend;
@@ -33,6 +36,9 @@ const MAX_LOGIN_MESSAGE: usize = 72 * 1024;
 
 /// The newest protocol version we speak, as it goes over the wire.
 const NEWEST: u32 = 0x0003_0002;
+
+/// The first byte of a TLS connection: a record of the handshake (RFC 8446 §5.1).
+const CLIENT_HELLO: u8 = 0x16;
 
 /// What a connection turned out to be for.
 #[derive(Debug)]
@@ -101,15 +107,18 @@ pub struct Refused {
 /// Runs the handshake. `None`: the client went away, which is not worth a word. Errors are sent to the client here.
 pub async fn handshake(
     context: &Arc<Context>,
-    mut connection: Connection,
+    connection: Connection,
     admission: Admission,
     worker: usize,
 ) -> Result<Option<Route>, Refused> {
-    let message = match first_packet(&mut connection).await {
-        Ok(Some(First::Startup(message))) => message,
-        Ok(Some(First::Cancel { pid, key })) => return Ok(Some(Route::Cancel { pid, key })),
-        Ok(None) => return Ok(None),
-        Err(error) => return Err(refuse(&mut connection, error, None).await),
+    let tls = context.manager.parts().tls.load();
+    let (mut connection, message) = match first_packet(&tls.clients, connection).await {
+        First::Startup(connection, message) => (connection, message),
+        First::Cancel { pid, key } => return Ok(Some(Route::Cancel { pid, key })),
+        First::Nothing => return Ok(None),
+        First::Refused(mut connection, error) => {
+            return Err(refuse(&mut connection, error, None).await);
+        }
     };
     let config = context.config.load();
     let wanted = match Wanted::read(&message, &config.settings, &context.manager.parts().tracked) {
@@ -119,7 +128,11 @@ pub async fn handshake(
     let who = Some((wanted.database.clone(), wanted.user.clone()));
     Conn::new(admission.id(), connection.stream.peer())
         .named(&wanted.database, &wanted.user)
-        .attempts(context, wanted.replication);
+        .attempts(
+            context,
+            wanted.replication,
+            &connection.stream.describe_tls(),
+        );
     let mut login = Login {
         context,
         config,
@@ -148,32 +161,80 @@ async fn refuse(
     Refused { error, who }
 }
 
+/// What a connection begins with. The connection may have become an encrypted one on the way.
 enum First {
-    Startup(StartupMessage),
-    Cancel { pid: i32, key: Vec<u8> },
+    Startup(Connection, StartupMessage),
+    Cancel {
+        pid: i32,
+        key: Vec<u8>,
+    },
+    /// The client is gone.
+    Nothing,
+    Refused(Connection, Error),
 }
 
-async fn first_packet(connection: &mut Connection) -> Result<Option<First>, Error> {
+async fn first_packet(tls: &WithClients, mut connection: Connection) -> First {
     loop {
-        let Some((packet, used)) = startup::read(&connection.kept)? else {
-            match connection.read_more().await {
-                Ok(n) if n > 0 => continue,
-                _ => return Ok(None),
+        let can_encrypt = tls.is_offered() && matches!(connection.stream, Stream::Tcp(_));
+        if can_encrypt && connection.kept.first() == Some(&CLIENT_HELLO) {
+            match encrypt(tls, connection).await {
+                Some(encrypted) => connection = encrypted,
+                None => return First::Nothing,
             }
+            continue;
+        }
+        let (packet, used) = match startup::read(&connection.kept) {
+            Ok(Some(read)) => read,
+            Ok(None) => match connection.read_more().await {
+                Ok(n) if n > 0 => continue,
+                _ => return First::Nothing,
+            },
+            Err(error) => return First::Refused(connection, error.into()),
         };
         connection.use_kept(used);
-        let refusal = match packet {
-            FirstPacket::Startup(message) => return Ok(Some(First::Startup(message))),
-            FirstPacket::Cancel { pid, key } => return Ok(Some(First::Cancel { pid, key })),
-            FirstPacket::Ssl => Error::DataAfterSslRequest,
-            FirstPacket::GssEnc => Error::DataAfterGssRequest,
+        let (refusal, encrypts) = match packet {
+            FirstPacket::Startup(_)
+                if tls.is_required() && matches!(connection.stream, Stream::Tcp(_)) =>
+            {
+                return First::Refused(connection, Error::TlsRequired);
+            }
+            FirstPacket::Startup(message) => return First::Startup(connection, message),
+            FirstPacket::Cancel { pid, key } => return First::Cancel { pid, key },
+            // Once is enough.
+            FirstPacket::Ssl | FirstPacket::GssEnc if connection.stream.tls().is_some() => {
+                return First::Nothing;
+            }
+            FirstPacket::Ssl => (Error::DataAfterSslRequest, can_encrypt),
+            FirstPacket::GssEnc => (Error::DataAfterGssRequest, false),
         };
         // Whoever sends on without the answer either does not speak the protocol or was tampered with on the way.
         if !connection.kept.is_empty() {
-            return Err(refusal);
+            return First::Refused(connection, refusal);
         }
-        if connection.send_all(b"N").await.is_err() {
-            return Ok(None);
+        let answer = if encrypts { b"S" } else { b"N" };
+        if connection.send_all(answer).await.is_err() {
+            return First::Nothing;
+        }
+        if encrypts {
+            match encrypt(tls, connection).await {
+                Some(encrypted) => connection = encrypted,
+                None => return First::Nothing,
+            }
+        }
+    }
+}
+
+/// The handshake of TLS; what was read already belongs to it. `None`: it failed, and the log has why.
+async fn encrypt(tls: &WithClients, connection: Connection) -> Option<Connection> {
+    let peer = connection.stream.peer();
+    let Stream::Tcp(socket) = connection.stream else {
+        return None;
+    };
+    match tls.accept(socket, connection.kept).await {
+        Ok(stream) => Some(Connection::new(Stream::Tls(stream))),
+        Err(error) => {
+            tracing::warn!(conn = %format_args!("C: (nodb)/(nouser)@{peer}"), "TLS handshake error: {error}");
+            None
         }
     }
 }
@@ -352,6 +413,9 @@ impl Login<'_> {
             AuthType::Plain => Method::Plain,
             AuthType::Md5 => Method::Md5,
             AuthType::ScramSha256 => Method::Scram,
+            // Nothing more to prove, but the name must be known.
+            AuthType::Cert if self.is_certified() => Method::Trust,
+            AuthType::Cert => return Err(Error::CertificateFailed),
         };
         let (known, text) = if admitted {
             self.secret(database, &user).await?
@@ -361,6 +425,8 @@ impl Login<'_> {
         if method == Method::Trust {
             return if known {
                 Ok(Some(learned(text.as_deref(), Proof::default())))
+            } else if settings.auth_type == AuthType::Cert {
+                Err(Error::CertificateFailed)
             } else {
                 Err(Error::TrustFailed)
             };
@@ -374,10 +440,17 @@ impl Login<'_> {
             (_, secret) => secret,
         };
         let step = ClientLogin::start(method, &user, proved_with, &self.context.mock, iterations);
+        let step = step.offering(self.connection.stream.tls().and_then(TlsStream::end_point));
         let Some(proof) = self.converse(step).await? else {
             return Ok(None);
         };
         Ok(Some(learned(text.as_deref(), proof)))
+    }
+
+    /// Has the client shown a certificate in its user's name?
+    fn is_certified(&self) -> bool {
+        let tls = self.connection.stream.tls();
+        tls.is_some_and(|stream| stream.peer_is_named(&self.wanted.user))
     }
 
     /// Is the user known, and its secret if it has one.

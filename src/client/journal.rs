@@ -41,15 +41,16 @@ impl Conn {
     }
 
     /// It wants in.
-    pub fn attempts(&self, context: &Context, replication: Replication) {
+    pub fn attempts(&self, context: &Context, replication: Replication, tls: &str) {
         if context.config.load().settings.log_connections {
             let Self { database, user, .. } = self;
+            let tls = if tls.is_empty() { "no" } else { tls };
             let replication = match replication {
                 Replication::None => "no",
                 Replication::Logical => "database",
                 Replication::Physical => "yes",
             };
-            tracing::info!(conn = %self, "login attempt: db={database} user={user} tls=no replication={replication}");
+            tracing::info!(conn = %self, "login attempt: db={database} user={user} tls={tls} replication={replication}");
         }
     }
 

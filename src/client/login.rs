@@ -414,6 +414,7 @@ fn enter(
         peer: connection.stream.peer(),
         replication: wanted.replication,
         local: connection.stream.local_addr(),
+        tls: connection.stream.describe_tls(),
         worker,
         cancel_pid,
         cancel_key,

@@ -61,6 +61,7 @@ impl Side {
                 database: String::new(),
                 host: String::new(),
                 peer: Peer::Unix(None),
+                tls: String::new(),
                 local: None,
                 connected: 0,
                 cancel_pid: 0,

@@ -550,6 +550,78 @@ impl Value for PoolMode {
     }
 }
 
+/// How far a side of the pooler insists on TLS (PgBouncer settings `client_tls_sslmode` and `server_tls_sslmode`),
+/// from least to most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SslMode {
+    /// Never.
+    #[default]
+    Disable,
+    /// As `prefer`.
+    Allow,
+    /// If the other side can.
+    Prefer,
+    /// Always; certificates are not looked at.
+    Require,
+    /// Always, and the other side's certificate must come from an authority we trust.
+    VerifyCa,
+    /// As `verify-ca`, and a server's certificate must be for its host name.
+    VerifyFull,
+}
+
+impl SslMode {
+    const ALL: [Self; 6] = [
+        Self::Disable,
+        Self::Allow,
+        Self::Prefer,
+        Self::Require,
+        Self::VerifyCa,
+        Self::VerifyFull,
+    ];
+
+    /// The words of the settings, in the order of the variants.
+    pub const WORDS: &'static [&'static str] = &[
+        "disable",
+        "allow",
+        "prefer",
+        "require",
+        "verify-ca",
+        "verify-full",
+    ];
+
+    /// The word a file uses and SHOW prints.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Disable => "disable",
+            Self::Allow => "allow",
+            Self::Prefer => "prefer",
+            Self::Require => "require",
+            Self::VerifyCa => "verify-ca",
+            Self::VerifyFull => "verify-full",
+        }
+    }
+}
+
+impl fmt::Display for SslMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Value for SslMode {
+    fn parse(text: &str) -> Result<Self, Fault> {
+        let found = word(text, Self::WORDS)?;
+        Ok(Self::ALL
+            .into_iter()
+            .find(|mode| mode.as_str() == found)
+            .unwrap_or_default())
+    }
+
+    fn print(&self) -> String {
+        self.as_str().to_owned()
+    }
+}
+
 /// How a client proves who it is (PgBouncer setting `auth_type`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum AuthType {
@@ -564,6 +636,8 @@ pub enum AuthType {
     Md5,
     /// SCRAM-SHA-256 (RFC 7677).
     ScramSha256,
+    /// A TLS certificate made out to the user's name.
+    Cert,
 }
 
 impl AuthType {
@@ -588,6 +662,7 @@ impl AuthType {
             Self::Plain => "plain",
             Self::Md5 => "md5",
             Self::ScramSha256 => "scram-sha-256",
+            Self::Cert => "cert",
         }
     }
 }
@@ -606,6 +681,7 @@ impl Value for AuthType {
             Self::Plain,
             Self::Md5,
             Self::ScramSha256,
+            Self::Cert,
         ];
         let found = word(text, Self::WORDS)?;
         types

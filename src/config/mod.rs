@@ -31,7 +31,9 @@ pub mod users;
 pub use databases::{Database, Host, PoolUser};
 pub use diff::{Change, DatabaseEffect};
 pub use error::{Error, Place, Problem};
-pub use kind::{AuthType, ByteSize, Facility, LoadBalance, Millis, Mode, PeerId, PoolMode};
+pub use kind::{
+    AuthType, ByteSize, Facility, LoadBalance, Millis, Mode, PeerId, PoolMode, SslMode,
+};
 pub use peers::Peer;
 pub use settings::{Applied, Reload, Setting, Settings, Support};
 pub use users::{SecretText, UserSettings};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::config::error::Problem;
 use crate::config::kind::{
-    AuthType, ByteSize, Facility, Fault, Kind, Millis, Mode, PeerId, PoolMode, Value,
+    AuthType, ByteSize, Facility, Fault, Kind, Millis, Mode, PeerId, PoolMode, SslMode, Value,
 };
 
 mod markdown;
@@ -281,7 +281,7 @@ settings! {
             stats_users: Vec<String> = Some(""), Kind::List, Live,
                 "Users who may run the console's SHOW commands.";
             auth_type: AuthType = Some("md5"), Kind::Enum(AuthType::WORDS), Live,
-                "How clients prove who they are. `cert`, `hba`, `ldap` and `pam` are refused in this version.";
+                "How clients prove who they are. `hba`, `ldap` and `pam` are refused in this version.";
             auth_file: Option<PathBuf> = None, Kind::Text, Live,
                 "File of users and their secrets, `\"user\" \"secret\"` a line.";
             auth_user: Option<String> = None, Kind::Text, Live,
@@ -379,6 +379,38 @@ settings! {
             dns_nxdomain_ttl: Duration = Some("15"), Kind::Seconds, Live,
                 "How long a failed look-up is remembered.";
         }
+        Tls {
+            client_tls_sslmode: SslMode = Some("disable"), Kind::Enum(SslMode::WORDS), NewConnections,
+                "TLS with clients over TCP: `disable`, `allow` and `prefer` (offered), `require`, `verify-ca` and `verify-full` (both: clients must show a certificate of `client_tls_ca_file`).";
+            client_tls_key_file: Option<PathBuf> = Some(""), Kind::Text, NewConnections,
+                "Our private key, in PEM. Read again on RELOAD, like the other files.";
+            client_tls_cert_file: Option<PathBuf> = Some(""), Kind::Text, NewConnections,
+                "Our certificate, and those between it and the authority's, in PEM.";
+            client_tls_ca_file: Option<PathBuf> = Some(""), Kind::Text, NewConnections,
+                "Certificates of the authorities that clients' certificates must come from, in PEM.";
+            client_tls_protocols: String = Some("secure"), Kind::Text, NewConnections,
+                "TLS versions: `tlsv1.2`, `tlsv1.3`, or `secure` for both. Older ones are not offered.";
+            client_tls_ciphers: String = Some("default"), Kind::Text, NewConnections,
+                "Ciphers of TLS 1.2 by OpenSSL's names; those with ECDHE and AES-GCM or ChaCha20 can be chosen.";
+            client_tls13_ciphers: Option<String> = None, Kind::Text, NewConnections,
+                "Ciphers of TLS 1.3 by their registered names.";
+            client_tls_ecdhcurve: String = Some("auto"), Kind::Text, NewConnections,
+                "Groups for the key exchange: `auto`, or of X25519, prime256v1, secp384r1, X25519MLKEM768.";
+            server_tls_sslmode: SslMode = Some("prefer"), Kind::Enum(SslMode::WORDS), NewConnections,
+                "TLS with PostgreSQL over TCP: `disable`, `allow` and `prefer` (if PostgreSQL can), `require`, `verify-ca` (its certificate must be valid), `verify-full` (and be for the host name).";
+            server_tls_ca_file: Option<PathBuf> = Some(""), Kind::Text, NewConnections,
+                "Certificates of the authorities that PostgreSQL's certificate must come from, in PEM; empty: those of the system.";
+            server_tls_key_file: Option<PathBuf> = Some(""), Kind::Text, NewConnections,
+                "Our private key towards PostgreSQL, in PEM.";
+            server_tls_cert_file: Option<PathBuf> = Some(""), Kind::Text, NewConnections,
+                "Our certificate towards PostgreSQL, in PEM.";
+            server_tls_protocols: String = Some("secure"), Kind::Text, NewConnections,
+                "TLS versions, as in `client_tls_protocols`.";
+            server_tls_ciphers: String = Some("default"), Kind::Text, NewConnections,
+                "Ciphers of TLS 1.2, as in `client_tls_ciphers`.";
+            server_tls13_ciphers: Option<String> = None, Kind::Text, NewConnections,
+                "Ciphers of TLS 1.3, as in `client_tls13_ciphers`.";
+        }
     }
     known {
         Process {
@@ -404,27 +436,9 @@ settings! {
                 "Options for `auth_type = ldap`.";
         }
         Tls {
-            client_tls_sslmode = Some("disable"), Kind::Enum(SSL_MODES), Live, Support::DefaultOnly,
-                "TLS with clients.";
-            client_tls_key_file = Some(""), Kind::Text, Live, Support::DefaultOnly, "Our private key.";
-            client_tls_cert_file = Some(""), Kind::Text, Live, Support::DefaultOnly, "Our certificate.";
-            client_tls_ca_file = Some(""), Kind::Text, Live, Support::DefaultOnly,
-                "Authorities that client certificates must come from.";
-            client_tls_protocols = Some("secure"), Kind::Text, Live, Support::DefaultOnly, "TLS versions.";
-            client_tls_ciphers = Some("default"), Kind::Text, Live, Support::DefaultOnly, "Ciphers up to TLS 1.2.";
-            client_tls13_ciphers = None, Kind::Text, Live, Support::DefaultOnly, "Ciphers of TLS 1.3.";
-            client_tls_dheparams = Some("auto"), Kind::Text, Live, Support::DefaultOnly, "DH parameters.";
-            client_tls_ecdhcurve = Some("auto"), Kind::Text, Live, Support::DefaultOnly, "ECDH curve.";
-            server_tls_sslmode = Some("prefer"), Kind::Enum(SSL_MODES), Live,
-                Support::OneOf(&["disable", "allow", "prefer"]),
-                "TLS with PostgreSQL. Connections are plain for now, which `prefer` allows.";
-            server_tls_ca_file = Some(""), Kind::Text, Live, Support::DefaultOnly,
-                "Authorities that PostgreSQL's certificate must come from.";
-            server_tls_key_file = Some(""), Kind::Text, Live, Support::DefaultOnly, "Our private key.";
-            server_tls_cert_file = Some(""), Kind::Text, Live, Support::DefaultOnly, "Our certificate.";
-            server_tls_protocols = Some("secure"), Kind::Text, Live, Support::DefaultOnly, "TLS versions.";
-            server_tls_ciphers = Some("default"), Kind::Text, Live, Support::DefaultOnly, "Ciphers up to TLS 1.2.";
-            server_tls13_ciphers = None, Kind::Text, Live, Support::DefaultOnly, "Ciphers of TLS 1.3.";
+            client_tls_dheparams = Some("auto"), Kind::Text, Live,
+                Support::AcceptAndWarn("no cipher here uses finite-field Diffie-Hellman"),
+                "DH parameters. There are no ciphers that would use them.";
         }
         Dns {
             dns_zone_check_period = Some("0"), Kind::Seconds, Live, Support::AcceptAndWarn(OWN_RESOLVER),
@@ -434,15 +448,6 @@ settings! {
         }
     }
 }
-
-const SSL_MODES: &[&str] = &[
-    "disable",
-    "allow",
-    "prefer",
-    "require",
-    "verify-ca",
-    "verify-full",
-];
 
 impl Settings {
     /// The value as SHOW CONFIG prints it; `None` for one that is not set, or an unknown name.

@@ -12,7 +12,7 @@ use ::toml::de::{DeTable, DeValue};
 
 use crate::config::Draft;
 use crate::config::error::{Error, Place, Problem};
-use crate::config::kind::{Kind, print_seconds};
+use crate::config::kind::{Kind, SslMode, print_seconds};
 use crate::config::settings::{Setting, TABLE};
 use crate::config::users::SecretText;
 
@@ -276,6 +276,8 @@ const RENAMED: &[(&str, &str)] = &[
     ("tcp_keepalives_interval", "tcp_keepintvl"),
     ("prepared_statements_cache_size", "max_prepared_statements"),
     ("auth_query_user", "auth_user"),
+    ("tls_certificate", "client_tls_cert_file"),
+    ("tls_private_key", "client_tls_key_file"),
 ];
 
 /// PgCat's names in `[general]` for times, which are in milliseconds there.
@@ -329,16 +331,6 @@ const JUDGED: &[(&str, Verdict)] = &[
         "prometheus_exporter_port",
         Verdict::Warn("there is no HTTP listener"),
     ),
-    ("tls_certificate", Verdict::Refuse("TLS with clients")),
-    ("tls_private_key", Verdict::Refuse("TLS with clients")),
-    (
-        "server_tls",
-        Verdict::Only(&["false"], "TLS with PostgreSQL"),
-    ),
-    (
-        "verify_server_certificate",
-        Verdict::Only(&["false"], "TLS with PostgreSQL"),
-    ),
     (
         "admin_auth_type",
         Verdict::Only(&["md5"], "a way to log in for administrators alone"),
@@ -346,7 +338,9 @@ const JUDGED: &[(&str, Verdict)] = &[
 ];
 
 /// PgCat's names in `[general]` that are read one by one.
-const SPECIAL: [&str; 5] = [
+const SPECIAL: [&str; 7] = [
+    "server_tls",
+    "verify_server_certificate",
     "admin_username",
     "admin_password",
     "prepared_statements",
@@ -384,6 +378,7 @@ fn read_general(general: &Section<'_>, draft: &mut Draft) -> Result<(), Error> {
             general.judge(name, item, *verdict, draft)?;
         }
     }
+    read_tls(general, draft)?;
     // Our own names last, so that one that is given wins over what a PgCat name implies.
     for row in TABLE {
         let taken =
@@ -410,6 +405,26 @@ fn assign(
         place = place.about(key);
     }
     draft.assign(setting, &text, &place)
+}
+
+/// PgCat offers TLS to clients as soon as it has a certificate, and takes a server without TLS as it is.
+fn read_tls(general: &Section<'_>, draft: &mut Draft) -> Result<(), Error> {
+    if draft.settings.client_tls_cert_file.is_some() {
+        draft.settings.client_tls_sslmode = SslMode::Prefer;
+    }
+    let verifies = match general.get("verify_server_certificate") {
+        Some(item) => general.boolean("verify_server_certificate", item)?,
+        None => false,
+    };
+    if let Some(item) = general.get("server_tls") {
+        let wanted = general.boolean("server_tls", item)?;
+        draft.settings.server_tls_sslmode = match (wanted, verifies) {
+            (false, _) => SslMode::Disable,
+            (true, false) => SslMode::Prefer,
+            (true, true) => SslMode::VerifyFull,
+        };
+    }
+    Ok(())
 }
 
 fn read_special(general: &Section<'_>, draft: &mut Draft) -> Result<(), Error> {

@@ -94,6 +94,13 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// The settings of TLS can't be put to use.
+    #[error("TLS setup failed: {source}")]
+    Tls {
+        /// Which one, and why.
+        #[from]
+        source: crate::net::tls::SetupError,
+    },
     /// The process could not leave its terminal.
     #[error("failed to daemonize: {source}")]
     Daemonize {

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use super::log::LogHandle;
 use super::syslog::Filing;
 use crate::config::{Applied, Change, Config, ConfigHandle, Reload};
+use crate::net::tls::Setup;
 use crate::pool::Manager;
 
 /// What the command line said that outlives a reload.
@@ -51,10 +52,19 @@ impl Reloader {
                 return Err(error.to_string());
             }
         };
-        for warning in &config.warnings {
+        // The files of TLS are read again even if no setting has changed: certificates are renewed in place.
+        let tls = match Setup::load(&config.settings) {
+            Ok(tls) => tls,
+            Err(error) => {
+                let error = super::Error::from(error);
+                tracing::error!("configuration not reloaded: {error}");
+                return Err(error.to_string());
+            }
+        };
+        for warning in config.warnings.iter().chain(&tls.warnings) {
             tracing::warn!("{warning}");
         }
-        self.apply(config, &changes);
+        self.apply(config, Some(tls), &changes);
         Ok(())
     }
 
@@ -74,12 +84,24 @@ impl Reloader {
             }
             Applied::NoEffect(why) => Some(format!("{key} has no effect: {why}")),
         };
+        let is_about_tls = key.contains("_tls") || key == "auth_type";
+        let (tls, notice) = match is_about_tls.then(|| Setup::load(&config.settings)) {
+            None => (None, notice),
+            Some(Ok(tls)) => (Some(tls), notice),
+            // As PgBouncer: several settings may have to be set before they fit together.
+            Some(Err(error)) if key != "auth_type" => {
+                tracing::error!("{}", super::Error::from(error));
+                let text = "TLS settings could not be applied, still using old configuration";
+                (None, Some(text.to_owned()))
+            }
+            Some(Err(error)) => return Err(error.to_string()),
+        };
         let changes = crate::config::diff::diff(&self.config.load(), &config);
-        self.apply(config, &changes);
+        self.apply(config, tls, &changes);
         Ok(notice)
     }
 
-    fn apply(&self, config: Config, changes: &[Change]) {
+    fn apply(&self, config: Config, tls: Option<Setup>, changes: &[Change]) {
         for change in changes {
             match change {
                 Change::Setting {
@@ -91,7 +113,17 @@ impl Reloader {
         }
         self.set_log(&config);
         self.config.store(config);
+        let handle = &self.manager.parts().tls;
+        let must_reconnect = tls.is_some_and(|tls| {
+            let differs = tls.servers.differs(&handle.load().servers);
+            handle.store(tls);
+            differs
+        });
         self.manager.apply(&self.config.load(), changes);
+        if must_reconnect {
+            tracing::info!("reload: TLS with servers (servers reconnect)");
+            self.manager.reconnect(None);
+        }
     }
 
     /// The log goes where the configuration says; the file is opened again in any case, for logrotate.

@@ -22,6 +22,7 @@ use super::{Error, privileges};
 use crate::admin::{Averages, Console, Control, Shutdown};
 use crate::client::{Context, timeouts};
 use crate::config::{Config, ConfigHandle};
+use crate::net::tls::Setup;
 use crate::pool::{Manager, run_janitor};
 
 /// The whole program: from the command line to the exit code.
@@ -36,15 +37,18 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
         Ok(None) => return Exit::missing_config(&program).print(),
         Err(error) => return fatal(&error),
     };
+    // Before the user is changed, who may not be able to read a key. (A reload then can't, either.)
+    let tls = match Setup::load(&config.settings) {
+        Ok(tls) => tls,
+        Err(error) => return fatal(&Error::from(error)),
+    };
     if args.check {
-        config
-            .warnings
-            .iter()
-            .for_each(|warning| eprintln!("warning: {warning}"));
+        let warnings = config.warnings.iter().chain(&tls.warnings);
+        warnings.for_each(|warning| eprintln!("warning: {warning}"));
         println!("configuration is valid");
         return ExitCode::SUCCESS;
     }
-    match run(&args, config) {
+    match run(&args, config, tls) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fatal(&error),
     }
@@ -75,7 +79,7 @@ fn fatal(error: &dyn std::error::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run(args: &Args, config: Config) -> Result<(), Error> {
+fn run(args: &Args, config: Config, tls: Setup) -> Result<(), Error> {
     let settings = &config.settings;
     let verbosity = u8::try_from(settings.verbose)
         .unwrap_or(u8::MAX)
@@ -94,10 +98,8 @@ fn run(args: &Args, config: Config) -> Result<(), Error> {
     })?;
     privileges::refuse_root()?;
     args.warn_ignored();
-    config
-        .warnings
-        .iter()
-        .for_each(|warning| tracing::warn!("{warning}"));
+    let warnings = config.warnings.iter().chain(&tls.warnings);
+    warnings.for_each(|warning| tracing::warn!("{warning}"));
     if let Some(dir) = &settings.unix_socket_dir {
         listen::refuse_used_unix_socket(dir, settings.listen_port)?;
     }
@@ -125,7 +127,7 @@ fn run(args: &Args, config: Config) -> Result<(), Error> {
         .as_deref()
         .map(Pidfile::create)
         .transpose()?;
-    serve(args, config, log, listeners)
+    serve(args, (config, tls), log, listeners)
 }
 
 /// Clients and servers at their limits, and a few files of our own.
@@ -155,11 +157,17 @@ fn listen_options(config: &Config) -> ListenOptions {
     }
 }
 
-fn serve(args: &Args, config: Config, log: LogHandle, listeners: Listeners) -> Result<(), Error> {
+fn serve(
+    args: &Args,
+    (config, tls): (Config, Setup),
+    log: LogHandle,
+    listeners: Listeners,
+) -> Result<(), Error> {
     let runtime = Runtime::start(config.settings.worker_threads)
         .map_err(|source| Error::Runtime { source })?;
     let config = ConfigHandle::new(config);
     let manager = Arc::new(Manager::new(runtime.workers.clone(), config.clone()));
+    manager.parts().tls.store(tls);
     let console_version = format!("{}/bouncer", cli::COMPATIBLE_WITH);
     let context = Arc::new(Context::new(
         manager.clone(),

@@ -62,6 +62,7 @@ impl Connection {
     /// waker is registered if anything is kept.
     #[inline]
     pub fn send(&mut self, cx: &mut Context<'_>, mut data: &[u8]) -> io::Result<()> {
+        // (A stream that has something of its own left to send takes nothing, and registers the waker.)
         if self.backlog.is_empty() {
             while !data.is_empty() {
                 match self.stream.poll_write(cx, data) {
@@ -85,7 +86,7 @@ impl Connection {
     /// not be read.
     #[inline]
     pub fn has_backlog(&self) -> bool {
-        !self.backlog.is_empty()
+        !self.backlog.is_empty() || self.stream.wants_write()
     }
 
     /// How many bytes the socket has not taken yet.
@@ -110,7 +111,7 @@ impl Connection {
         }
         self.sent = 0;
         empty(&mut self.backlog);
-        Poll::Ready(Ok(()))
+        self.stream.poll_flush(cx)
     }
 
     /// Keeps what was not used of the bytes just read.

@@ -1,13 +1,15 @@
-//! Sockets, framed connections, and the worker threads as lower rooms see them. Knows nothing of
+//! Sockets, TLS, framed connections, and the worker threads as lower rooms see them. Knows nothing of
 //! pools or sessions.
 
 pub mod connection;
 pub mod dns;
 pub mod scratch;
 pub mod stream;
+pub mod tls;
 pub mod workers;
 
 pub use connection::Connection;
 pub use dns::Names;
 pub use stream::{Address, Detached, Stream, TcpOptions};
+pub use tls::TlsHandle;
 pub use workers::{ClientCount, Workers};

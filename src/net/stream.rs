@@ -15,6 +15,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
+use super::tls::{DetachedTls, TlsStream};
 use crate::stats::registry::Peer;
 
 /// A connected socket, registered with the worker whose task uses it.
@@ -24,6 +25,8 @@ pub enum Stream {
     Tcp(TcpStream),
     /// A Unix socket.
     Unix(UnixStream),
+    /// TLS over TCP.
+    Tls(TlsStream),
 }
 
 /// A socket between two workers: registered with neither.
@@ -33,6 +36,8 @@ pub enum Detached {
     Tcp(std::net::TcpStream),
     /// A Unix socket.
     Unix(std::os::unix::net::UnixStream),
+    /// TLS over TCP.
+    Tls(DetachedTls),
 }
 
 /// Where a server listens.
@@ -117,6 +122,7 @@ impl Detached {
                 options.apply(&SockRef::from(stream))
             }
             Self::Unix(stream) => stream.set_nonblocking(true),
+            Self::Tls(stream) => options.apply(&SockRef::from(stream.socket())),
         }
     }
 
@@ -125,6 +131,7 @@ impl Detached {
         match self {
             Self::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
             Self::Unix(stream) => UnixStream::from_std(stream).map(Stream::Unix),
+            Self::Tls(stream) => stream.attach().map(Stream::Tls),
         }
     }
 
@@ -139,6 +146,10 @@ impl Detached {
                 );
                 Peer::Unix(credentials.ok().map(|credentials| credentials.pid()))
             }
+            Self::Tls(stream) => stream
+                .socket()
+                .peer_addr()
+                .map_or(Peer::Unix(None), Peer::Tcp),
         }
     }
 }
@@ -146,6 +157,10 @@ impl Detached {
 /// Is there something to read, or the end?
 fn peek(socket: &SockRef<'_>) -> io::Result<()> {
     socket.peek(&mut [MaybeUninit::uninit(); 1]).map(|_| ())
+}
+
+fn has_arrived(stream: &TcpStream) -> io::Result<()> {
+    stream.try_io(Interest::READABLE, || peek(&SockRef::from(stream)))
 }
 
 impl Stream {
@@ -167,6 +182,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.into_std().map(Detached::Tcp),
             Self::Unix(stream) => stream.into_std().map(Detached::Unix),
+            Self::Tls(stream) => stream.detach().map(Detached::Tls),
         }
     }
 
@@ -176,20 +192,47 @@ impl Stream {
     /// must poll until it is told `Pending`.
     #[inline]
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        let mut buf = ReadBuf::new(buf);
-        let polled = match self {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, &mut buf),
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, &mut buf),
-        };
-        polled.map_ok(|()| buf.filled().len())
+        match self {
+            Self::Tcp(stream) => {
+                let mut buf = ReadBuf::new(buf);
+                let polled = Pin::new(stream).poll_read(cx, &mut buf);
+                polled.map_ok(|()| buf.filled().len())
+            }
+            Self::Unix(stream) => {
+                let mut buf = ReadBuf::new(buf);
+                let polled = Pin::new(stream).poll_read(cx, &mut buf);
+                polled.map_ok(|()| buf.filled().len())
+            }
+            Self::Tls(stream) => stream.poll_read(cx, buf),
+        }
     }
 
-    /// Writes some of `buf`.
+    /// Takes some of `buf`. A plain socket has sent what it has taken; after TLS has taken something,
+    /// [`wants_write`](Self::wants_write) tells whether it is off.
     #[inline]
     pub fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => stream.poll_write(cx, buf),
+        }
+    }
+
+    /// Is something taken that the socket has not got yet? Then [`poll_flush`](Self::poll_flush) is due.
+    #[inline]
+    pub fn wants_write(&self) -> bool {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => false,
+            Self::Tls(stream) => stream.wants_write(),
+        }
+    }
+
+    /// Sends what was taken and is not off yet.
+    #[inline]
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => Poll::Ready(Ok(())),
+            Self::Tls(stream) => stream.poll_flush(cx),
         }
     }
 
@@ -200,28 +243,49 @@ impl Stream {
         // Not by `poll_read_ready`: a task that has used up its share of polls is told `Pending` by that. The
         // closure is called only if there was something; it may be known to us, the last read having filled its buffer.
         let seen = match self {
-            Self::Tcp(stream) => stream.try_io(Interest::READABLE, || peek(&SockRef::from(stream))),
+            Self::Tcp(stream) => has_arrived(stream),
             Self::Unix(stream) => {
                 stream.try_io(Interest::READABLE, || peek(&SockRef::from(stream)))
             }
+            Self::Tls(stream) => match stream.socket().filter(|_| stream.is_read_dry()) {
+                Some(socket) => has_arrived(socket),
+                None => return false,
+            },
         };
         matches!(seen, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Writes what fits at once, without waiting: for a farewell on a connection that is closed
     /// next.
-    pub fn write_once(&self, buf: &[u8]) {
+    pub fn write_once(&mut self, buf: &[u8]) {
         // Whether it arrives does not matter: the socket is closed right after.
         let _ = match self {
             Self::Tcp(stream) => stream.try_write(buf),
             Self::Unix(stream) => stream.try_write(buf),
+            Self::Tls(stream) => {
+                stream.write_once(buf);
+                return;
+            }
         };
+    }
+
+    /// The encrypted stream, if it is one.
+    pub fn tls(&self) -> Option<&TlsStream> {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => None,
+            Self::Tls(stream) => Some(stream),
+        }
+    }
+
+    /// Version, cipher and key exchange; empty for a plain connection.
+    pub fn describe_tls(&self) -> String {
+        self.tls().map(TlsStream::describe).unwrap_or_default()
     }
 
     /// The user id of the process at the other end of a Unix socket.
     pub fn peer_uid(&self) -> Option<u32> {
         match self {
-            Self::Tcp(_) => None,
+            Self::Tcp(_) | Self::Tls(_) => None,
             Self::Unix(stream) => stream.peer_cred().ok().map(|credentials| credentials.uid()),
         }
     }
@@ -231,6 +295,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.local_addr().ok(),
             Self::Unix(_) => None,
+            Self::Tls(stream) => stream.socket()?.local_addr().ok(),
         }
     }
 
@@ -244,6 +309,7 @@ impl Stream {
                     .ok()
                     .and_then(|credentials| credentials.pid()),
             ),
+            Self::Tls(stream) => stream.peer_addr().map_or(Peer::Unix(None), Peer::Tcp),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::auth::Secret;
 use crate::auth::scram::ScramKeys;
 use crate::auth::server_login::Credentials;
 use crate::config::{Change, Config, ConfigHandle, Database, DatabaseEffect};
-use crate::net::{Names, Workers};
+use crate::net::{Names, TlsHandle, Workers};
 use crate::prepared;
 use crate::server::session::TrackedNames;
 use crate::stats::{ClientEntry, Registry, Totals};
@@ -31,6 +31,8 @@ pub struct Parts {
     pub tracked: TrackedNames,
     /// The configuration.
     pub config: ConfigHandle,
+    /// How connections are encrypted; there is no TLS until somebody stores a setup.
+    pub tls: TlsHandle,
     /// Statements shared by all clients.
     pub statements: prepared::Registry,
     /// The peers that cancel requests were passed on to.
@@ -101,6 +103,7 @@ impl Manager {
             registry: Arc::default(),
             tracked,
             config,
+            tls: TlsHandle::default(),
             statements: prepared::Registry::new(),
             peers: Arc::default(),
             names: Names::default(),

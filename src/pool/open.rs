@@ -164,7 +164,9 @@ impl Pool {
         target.parameters.extend_from_slice(parameters);
         let place = (worker, self.generation());
         let registry = &self.parts.registry;
-        let connected = connect(&target, self.credentials(), registry, place).await?;
+        let tls = self.parts.tls.load();
+        let credentials = self.credentials();
+        let connected = connect(&target, &tls.servers, credentials, registry, place).await?;
         slot.opened();
         let pooled = Pooled {
             server: connected.server,
@@ -278,19 +280,25 @@ async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, work
     let credentials = pool.credentials();
     let place = (worker, pool.generation());
     let began = Instant::now();
-    match connect(&settings.target, credentials, &pool.parts.registry, place).await {
+    let tls = pool.parts.tls.load();
+    let registry = &pool.parts.registry;
+    match connect(&settings.target, &tls.servers, credentials, registry, place).await {
         Ok(Connected { server, welcome }) => {
             slot.opened();
             pool.greet(welcome);
             if pool.parts.logs_connections() {
                 let entry = &server.entry;
+                let conn = format!(
+                    "S-{:#x}: {}/{}@{}",
+                    entry.id, entry.database, entry.user, entry.peer
+                );
                 let from = entry
                     .local
                     .map_or_else(|| "unix".to_owned(), |addr| addr.to_string());
-                tracing::info!(
-                    conn = %format_args!("S-{:#x}: {}/{}@{}", entry.id, entry.database, entry.user, entry.peer),
-                    "new connection to server (from {from})"
-                );
+                tracing::info!(conn, "new connection to server (from {from})");
+                if !entry.tls.is_empty() {
+                    tracing::info!(conn, "SSL established: {}", entry.tls);
+                }
             }
             pool.admit(shard, Pooled { server, slot });
             if pool.has_waiters() {

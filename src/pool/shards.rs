@@ -208,6 +208,11 @@ impl Pool {
         totals
     }
 
+    /// How connections are encrypted at this moment.
+    pub fn tls(&self) -> Arc<crate::net::tls::Setup> {
+        self.parts.tls.load()
+    }
+
     /// All worker threads.
     pub fn workers(&self) -> &crate::net::Workers {
         &self.parts.workers

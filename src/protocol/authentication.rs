@@ -104,6 +104,9 @@ pub struct Mechanisms<'a>(&'a [u8]);
 impl Mechanisms<'static> {
     /// The list that offers `SCRAM-SHA-256` and nothing else.
     pub const SCRAM_SHA_256: Self = Self(b"SCRAM-SHA-256\0\0");
+
+    /// The list that offers channel binding as well, and first.
+    pub const SCRAM_SHA_256_PLUS: Self = Self(b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0");
 }
 
 impl<'a> Mechanisms<'a> {

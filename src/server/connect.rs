@@ -1,4 +1,4 @@
-//! Dial, start-up, login: how a server comes to be. Each step hands over to the next; what comes
+//! Dial, TLS, start-up, login: how a server comes to be. Each step hands over to the next; what comes
 //! out is ready for its first query.
 
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use super::statements::Statements;
 use super::{Error, Hosts, Server, State, Unnamed};
 use crate::auth::server_login::{Credentials, ServerLogin, ServerStep};
 use crate::net::connection::Message;
+use crate::net::tls::{TlsStream, WithServers};
 use crate::net::{Address, Connection, Stream, TcpOptions};
 use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
 use crate::protocol::frontend;
@@ -58,12 +59,13 @@ pub struct Connected {
 /// Connects and logs in, on the worker that calls this. Cancel-safe: a dropped attempt is closed.
 pub async fn connect(
     target: &Target,
+    tls: &WithServers,
     credentials: Credentials,
     registry: &Arc<Registry>,
     (worker, generation): (usize, u64),
 ) -> Result<Connected, Error> {
     let attempt = async {
-        let dialled = target.hosts.dial(&target.tcp, registry).await?;
+        let dialled = target.hosts.dial(&target.tcp, tls, registry).await?;
         let (stream, address) = (dialled.stream, dialled.address.clone());
         let user = credentials.user.clone();
         let greeted = Greeted::login(stream, target, credentials).await?;
@@ -130,7 +132,9 @@ impl Greeted {
             cancel_key: Vec::new(),
             status: TxStatus::Idle,
         };
-        let mut login = ServerLogin::new(credentials);
+        let end_point = greeted.connection.stream.tls();
+        let end_point = end_point.and_then(TlsStream::end_point);
+        let mut login = ServerLogin::new(credentials).binding_to(end_point);
         loop {
             let message = greeted.connection.read_message(MAX_LOGIN_MESSAGE).await?;
             match message.tag {
@@ -214,6 +218,7 @@ impl Greeted {
             peer: self.connection.stream.peer(),
             local: self.connection.stream.local_addr(),
             replication: target.replication,
+            tls: self.connection.stream.describe_tls(),
             connected: registry.epoch.micros(now),
             cancel_pid: self.cancel_pid,
             cancel_key: CancelKey(self.cancel_key.into_boxed_slice()),

@@ -4,6 +4,7 @@ use std::io;
 
 use crate::auth;
 use crate::net::connection::ReadError;
+use crate::net::tls::HandshakeError;
 use crate::protocol;
 
 /// Why a connection to a server failed, or could not be made.
@@ -18,6 +19,15 @@ pub enum Error {
     /// `server_connect_timeout` is over.
     #[error("connect timeout")]
     ConnectTimeout,
+    /// `server_tls_sslmode` is `require` or above, and the server has no TLS.
+    #[error("server refused SSL")]
+    TlsRefused,
+    /// The handshake of TLS failed.
+    #[error("TLS handshake error: {0}")]
+    Tls(#[from] HandshakeError),
+    /// Plain bytes behind the answer to SSLRequest.
+    #[error("received unencrypted data after SSL response")]
+    DataAfterTlsAnswer,
     /// The server refused the login; its own words.
     #[error("{message}")]
     Refused {

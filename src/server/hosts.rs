@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Error;
+use super::dial::dial;
 use crate::config::LoadBalance;
 use crate::net::dns::Ttl;
+use crate::net::tls::WithServers;
 use crate::net::{Address, Names, Stream, TcpOptions};
 use crate::stats::Registry;
 use crate::stats::registry::Peer;
@@ -96,13 +98,18 @@ impl Hosts {
     }
 
     /// Connects to the host whose turn it is; if it can't be reached, to the next one, each once. Cancel-safe.
-    pub async fn dial(&self, tcp: &TcpOptions, registry: &Registry) -> Result<Dialled, Error> {
+    pub async fn dial(
+        &self,
+        tcp: &TcpOptions,
+        tls: &WithServers,
+        registry: &Registry,
+    ) -> Result<Dialled, Error> {
         let mut last = Error::Lookup;
         for _ in 0..self.addresses.len() {
             let Some((address, choice)) = self.choose() else {
                 break;
             };
-            match self.dial_one(&address, tcp, registry).await {
+            match self.dial_one(&address, (tcp, tls), registry).await {
                 Ok(stream) => {
                     return Ok(Dialled {
                         stream,
@@ -119,7 +126,7 @@ impl Hosts {
     async fn dial_one(
         &self,
         address: &Address,
-        tcp: &TcpOptions,
+        (tcp, tls): (&TcpOptions, &WithServers),
         registry: &Registry,
     ) -> Result<Stream, Error> {
         let Address::Tcp(host, port) = address else {
@@ -131,15 +138,15 @@ impl Hosts {
         if !found.vanished.is_empty() {
             outdate(registry, host, &found.vanished);
         }
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        let mut last = Error::Connect(io::ErrorKind::NotFound.into());
         for address in found.addresses {
             let address = Address::Tcp(address.ip().to_string(), address.port());
-            match Stream::connect(&address, tcp).await {
+            match dial(&address, host, tcp, tls).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
         }
-        Err(Error::Connect(last))
+        Err(last)
     }
 }
 
@@ -205,14 +212,19 @@ mod tests {
         };
         let hosts = Hosts::new(addresses, LoadBalance::RoundRobin, (Names::default(), ttl));
         let registry = Registry::default();
-        let dialled = hosts.dial(&TcpOptions::default(), &registry).await.unwrap();
+        let dialled = hosts
+            .dial(&TcpOptions::default(), &WithServers::default(), &registry)
+            .await
+            .unwrap();
         assert_eq!(dialled.address.host(), "localhost");
         let nowhere = Hosts::new(
             vec![Address::Tcp("no-such-host.invalid".into(), 1)],
             LoadBalance::RoundRobin,
             Default::default(),
         );
-        let error = nowhere.dial(&TcpOptions::default(), &registry).await;
+        let error = nowhere
+            .dial(&TcpOptions::default(), &WithServers::default(), &registry)
+            .await;
         assert!(matches!(error, Err(Error::Lookup)));
     }
 }

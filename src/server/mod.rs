@@ -7,6 +7,7 @@
 
 pub mod cancel;
 pub mod connect;
+mod dial;
 mod error;
 mod exchange;
 mod hosts;
@@ -171,7 +172,7 @@ impl Server {
     }
 
     /// Says goodbye and closes. (Dropping a server closes it without a word, which PostgreSQL logs.)
-    pub fn close(self) {
+    pub fn close(mut self) {
         let mut terminate = Vec::new();
         frontend::terminate(&mut terminate);
         self.connection.stream.write_once(&terminate);

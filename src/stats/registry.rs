@@ -138,6 +138,8 @@ pub struct ClientEntry {
     pub replication: Replication,
     /// Our side of the connection; `None`: a Unix socket.
     pub local: Option<SocketAddr>,
+    /// Version and cipher; empty for a plain connection.
+    pub tls: Box<str>,
     /// Microseconds after the epoch.
     pub connected: u64,
     goal: AtomicUsize,
@@ -209,6 +211,8 @@ pub struct NewClient {
     pub replication: Replication,
     /// Our side.
     pub local: Option<SocketAddr>,
+    /// Version and cipher of TLS, or nothing.
+    pub tls: String,
     /// Worker.
     pub worker: usize,
     /// The number in BackendKeyData.
@@ -230,6 +234,7 @@ impl ClientEntry {
             peer: new.peer,
             replication: new.replication,
             local: new.local,
+            tls: new.tls.into_boxed_str(),
             connected: new.connected,
             goal: AtomicUsize::new(new.worker),
             application_name: Mutex::default(),
@@ -437,6 +442,8 @@ pub struct ServerEntry {
     pub local: Option<SocketAddr>,
     /// Was it opened to replicate?
     pub replication: Replication,
+    /// Version and cipher; empty for a plain connection.
+    pub tls: Box<str>,
     /// Microseconds after the epoch.
     pub connected: u64,
     /// Process id of the PostgreSQL process, and the secret to cancel its query.
@@ -475,6 +482,8 @@ pub struct NewServer {
     pub local: Option<SocketAddr>,
     /// Was it opened to replicate?
     pub replication: Replication,
+    /// Version and cipher of TLS, or nothing.
+    pub tls: String,
     /// Microseconds after the epoch.
     pub connected: u64,
     /// From BackendKeyData.
@@ -492,6 +501,7 @@ impl ServerEntry {
             database: new.database,
             host: new.host,
             peer: new.peer,
+            tls: new.tls.into_boxed_str(),
             local: new.local,
             replication: new.replication,
             connected: new.connected,

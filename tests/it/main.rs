@@ -43,6 +43,7 @@ mod shutdown;
 mod startup_parameters;
 mod suspend;
 mod timeouts;
+mod tls;
 mod unread;
 mod uuid;
 mod workers;

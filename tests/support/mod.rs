@@ -9,6 +9,7 @@ pub mod ports;
 pub mod postgres;
 pub mod process;
 pub mod scripted;
+pub mod tls;
 pub mod transcript;
 pub mod wire;
 

@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 
 use super::ports::free_port;
 use super::process::{self, Process};
+use super::tls::authority;
 use super::wire::{Rows, Wire};
 use super::within;
 
@@ -24,6 +25,14 @@ host  all plain_user  127.0.0.1/32  password
 host  all md5_user    127.0.0.1/32  md5
 host  all scram_user  127.0.0.1/32  scram-sha-256
 host  all all         127.0.0.1/32  trust
+";
+
+/// The same for the server with TLS; `other` comes in by a certificate.
+const TLS_HBA: &str = "\
+local   all all                       trust
+hostssl all scram_user  127.0.0.1/32  scram-sha-256
+hostssl all other       127.0.0.1/32  cert
+host    all all         127.0.0.1/32  trust
 ";
 
 const SETTINGS: &str = "
@@ -48,11 +57,24 @@ pub struct Postgres {
 /// The server of this test run, started by the first test that asks.
 pub fn postgres() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
-    SERVER.get_or_init(Postgres::start)
+    SERVER.get_or_init(|| Postgres::start("", HBA, |_| ()))
+}
+
+/// A second server, with TLS: its certificate is of [`authority`](super::tls::authority), for `localhost`.
+pub fn tls_postgres() -> &'static Postgres {
+    static SERVER: OnceLock<Postgres> = OnceLock::new();
+    SERVER.get_or_init(|| {
+        let settings = "ssl = on\nssl_ca_file = 'root.crt'\n";
+        Postgres::start(settings, TLS_HBA, |data| {
+            let identity = authority().issue("a server", &["localhost"]);
+            identity.write(data, "server");
+            authority().write(&data.join("root.crt"));
+        })
+    })
 }
 
 impl Postgres {
-    fn start() -> Self {
+    fn start(settings: &str, hba: &str, prepare: impl FnOnce(&Path)) -> Self {
         let binaries = binaries();
         let directory = process::directory();
         let data = directory.join("data");
@@ -78,14 +100,15 @@ impl Postgres {
         );
         let port = free_port();
         let sockets = format!(
-            "unix_socket_directories = '{}'\nport = {port}\n",
+            "unix_socket_directories = '{}'\nport = {port}\n{settings}",
             directory.display()
         );
         append(
             &data.join("postgresql.conf"),
             &(SETTINGS.to_owned() + &sockets),
         );
-        std::fs::write(data.join("pg_hba.conf"), HBA).unwrap();
+        std::fs::write(data.join("pg_hba.conf"), hba).unwrap();
+        prepare(&data);
         let log = directory.join("postgres.log");
         let program = binaries.join("postgres");
         let arguments = [program.to_str().unwrap(), "-D", data.to_str().unwrap()];

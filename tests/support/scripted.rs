@@ -65,6 +65,11 @@ impl Session {
         }
     }
 
+    /// SSLRequest, or whatever comes first.
+    pub fn read_request(&mut self) {
+        self.read_packet();
+    }
+
     fn read_packet(&mut self) -> Vec<u8> {
         let Some(head) = self.read_exact(4) else {
             return Vec::new();
@@ -89,7 +94,8 @@ impl Session {
         false
     }
 
-    fn read_exact(&mut self, size: usize) -> Option<Vec<u8>> {
+    /// So many bytes; `None` when the peer has gone first.
+    pub fn read_exact(&mut self, size: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; size];
         self.stream.read_exact(&mut bytes).ok()?;
         Some(bytes)

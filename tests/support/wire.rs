@@ -2,10 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, Stream};
 
 use super::frontend;
 use super::message::Message;
@@ -35,6 +38,7 @@ impl Refusal {
 /// A raw connection.
 pub struct Wire {
     stream: TcpStream,
+    tls: Option<Box<ClientConnection>>,
     buffer: Vec<u8>,
     start: usize,
     /// From BackendKeyData.
@@ -57,6 +61,7 @@ impl Wire {
         let (start, pid, key, parameters, status) = (0, 0, Vec::new(), Vec::new(), 0);
         Ok(Self {
             stream,
+            tls: None,
             buffer,
             start,
             pid,
@@ -92,6 +97,54 @@ impl Wire {
         wire.authenticate(user, password.unwrap_or_default())?;
         wire.welcome()?;
         Ok(wire)
+    }
+
+    /// Asks for TLS as libpq does; an error where it is declined or comes to nothing.
+    pub fn encrypt(&mut self, config: &Arc<ClientConfig>) -> std::io::Result<()> {
+        self.send(&frontend::packet(80_877_103, &[]));
+        if self.read_byte() != Some(b'S') {
+            return Err(std::io::ErrorKind::ConnectionRefused.into());
+        }
+        self.encrypt_at_once(config)
+    }
+
+    /// Begins with TLS, without asking.
+    pub fn encrypt_at_once(&mut self, config: &Arc<ClientConfig>) -> std::io::Result<()> {
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut session = ClientConnection::new(config.clone(), name).unwrap();
+        while session.is_handshaking() {
+            session.complete_io(&mut self.stream)?;
+        }
+        self.tls = Some(Box::new(session));
+        Ok(())
+    }
+
+    /// The protocol that was agreed upon in the handshake.
+    pub fn application_protocol(&self) -> Option<&[u8]> {
+        self.tls.as_ref()?.alpn_protocol()
+    }
+
+    /// Logs in over TLS.
+    pub fn login_encrypted(
+        address: SocketAddr,
+        config: &Arc<ClientConfig>,
+        user: &str,
+        database: &str,
+    ) -> Result<Self, Refusal> {
+        let mut wire = Self::connect(address).map_err(|_| Refusal::Closed)?;
+        wire.encrypt(config).map_err(|_| Refusal::Closed)?;
+        wire.enter(user, database)?;
+        Ok(wire)
+    }
+
+    /// Logs in on this connection, with the password that belongs to the role.
+    pub fn enter(&mut self, user: &str, database: &str) -> Result<(), Refusal> {
+        let parameters = [("user", user), ("database", database)];
+        if self.try_send(&frontend::startup(&parameters)).is_err() {
+            return Err(Refusal::Closed);
+        }
+        self.authenticate(user, &super::postgres::password(user))?;
+        self.welcome()
     }
 
     fn next_or_refusal(&mut self) -> Result<Message, Refusal> {
@@ -161,7 +214,10 @@ impl Wire {
 
     /// Writes these bytes; an error where the other side has hung up.
     pub fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.stream.write_all(bytes)
+        match &mut self.tls {
+            Some(session) => Stream::new(session.as_mut(), &mut self.stream).write_all(bytes),
+            None => self.stream.write_all(bytes),
+        }
     }
 
     /// Writes several messages in one call.
@@ -225,13 +281,21 @@ impl Wire {
         while self.buffer.len() < size {
             let old = self.buffer.len();
             self.buffer.resize((old + (64 << 10)).max(size), 0);
-            let read = self.stream.read(&mut self.buffer[old..]);
+            let room = &mut self.buffer[old..];
+            let read = match &mut self.tls {
+                Some(session) => Stream::new(session.as_mut(), &mut self.stream).read(room),
+                None => self.stream.read(room),
+            };
             let got = *read.as_ref().unwrap_or(&0);
             self.buffer.truncate(old + got);
             match read {
                 Ok(0) => return Ok(false),
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+                    return Ok(false);
+                }
+                // An alert of TLS.
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                     return Ok(false);
                 }
                 Err(error) => return Err(error),

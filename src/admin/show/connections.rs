@@ -27,6 +27,7 @@ pub(super) struct Row {
     pointer: String,
     link: String,
     remote_pid: i32,
+    tls: String,
     application_name: String,
     prepared_statements: u32,
     id: u64,
@@ -204,7 +205,7 @@ const fn shared() -> [Column<Row>; 21] {
         text("ptr", |row| row.pointer.as_str().into()),
         text("link", |row| row.link.as_str().into()),
         int4("remote_pid", |row| row.remote_pid.into()),
-        text("tls", |_| Cell::from("")),
+        text("tls", |row| row.tls.as_str().into()),
         text("application_name", |row| {
             row.application_name.as_str().into()
         }),
@@ -264,6 +265,7 @@ pub(super) fn clients(view: &View<'_>) -> Vec<Row> {
             Peer::Unix(pid) => pid.unwrap_or(0),
             Peer::Tcp(_) => 0,
         },
+        tls: client.tls.to_string(),
         application_name: application_name(client),
         prepared_statements: client.prepared_statements.load(Ordering::Relaxed),
         id: client.id,
@@ -315,6 +317,7 @@ pub(super) fn servers(view: &View<'_>) -> Vec<Row> {
             pointer: pointer(server.id),
             link: pointer(server.client()),
             remote_pid: server.cancel_pid,
+            tls: server.tls.to_string(),
             application_name: client
                 .map(|client| application_name(&client))
                 .unwrap_or_default(),

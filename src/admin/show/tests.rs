@@ -148,6 +148,7 @@ fn server(console: &Console, state: ServerState) -> ServerGuard {
         database: "app".into(),
         host: "localhost".into(),
         peer: Peer::Tcp("[::1]:5432".parse().unwrap()),
+        tls: String::new(),
         local: Some("[::1]:40000".parse().unwrap()),
         connected: registry.now(),
         cancel_pid: 77,

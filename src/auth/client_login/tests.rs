@@ -341,3 +341,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn channel_binding_is_offered_where_there_is_something_to_bind_to() {
+    let mock = MockKey::random();
+    let begin = |method: Method, end_point: Option<&[u8]>| {
+        let step = ClientLogin::start(method, "anna", Some(plain("secret")), &mock, ROUNDS);
+        next(step.offering(end_point.map(<[u8]>::to_vec)))
+    };
+    let offered = |request: &[u8]| Authentication::parse(body(request)).map(|it| format!("{it:?}"));
+    let (login, request) = begin(Method::Scram, Some(b"hash"));
+    assert_eq!(
+        offered(&request).unwrap(),
+        format!("{:?}", Authentication::Sasl(Mechanisms::SCRAM_SHA_256_PLUS))
+    );
+    let binding = ChannelBinding::tls_server_end_point(b"hash".to_vec());
+    let mut client = ScramSha256::new(b"secret", binding);
+    let initial = SaslInitialResponse {
+        mechanism: b"SCRAM-SHA-256-PLUS",
+        data: Some(client.message()),
+    };
+    let (login, challenge) = next(login.message(body(&initial.encode())).unwrap());
+    client.update(scram_data(&challenge)).unwrap();
+    let answer = encode_sasl_response(client.message());
+    done(login.message(body(&answer)).unwrap());
+
+    let (_, request) = begin(Method::Scram, None);
+    assert_eq!(
+        offered(&request).unwrap(),
+        format!("{:?}", Authentication::Sasl(Mechanisms::SCRAM_SHA_256))
+    );
+    let (_, request) = begin(Method::Plain, Some(b"hash"));
+    assert_eq!(request, Authentication::CleartextPassword.encode());
+}

@@ -40,7 +40,7 @@ fn exchange(
     server: AwaitFirst,
     material: Material<'_>,
 ) -> Result<(ScramKeys, Option<DerivedKeys>), Error> {
-    let (client, first) = ClientFirst::start();
+    let (client, first) = ClientFirst::start(Binding::Impossible);
     let (server, challenge) = server.client_first(&first)?;
     let (client, proof) = client.server_first(&challenge, material)?;
     let (keys, signature) = server.client_final(&proof)?;
@@ -49,7 +49,7 @@ fn exchange(
 
 #[test]
 fn a_client_speaks_as_in_rfc_7677() {
-    let (client, first) = ClientFirst::with_nonce(CLIENT_NONCE.to_owned());
+    let (client, first) = ClientFirst::with_nonce(CLIENT_NONCE.to_owned(), Binding::Impossible);
     assert_eq!(first, b"n,,n=,r=rOprNGfwEbeRWgbNEkqO");
     // The RFC's client names its user, and that is part of what is signed.
     let client = ClientFirst {
@@ -164,6 +164,62 @@ fn a_client_that_could_bind_is_welcome_and_held_to_its_word() {
     );
 }
 
+fn bound_server(data: &[u8], mechanism: &str) -> AwaitFirst {
+    let mut server = AwaitFirst::new(quick("x")).offering(Some(data.to_vec()));
+    assert!(server.choose(mechanism.as_bytes()));
+    server
+}
+
+fn bind(server: AwaitFirst, binding: Binding<'_>) -> Result<(), Error> {
+    let secret = PlainSecret::new("x");
+    let (client, first) = ClientFirst::start(binding);
+    let (server, challenge) = server.client_first(&first)?;
+    let (client, reply) = client.server_first(&challenge, Material::Password(&secret, None))?;
+    let (_, verdict) = server.client_final(&reply)?;
+    client.server_final(&verdict).map(|_| ())
+}
+
+#[test]
+fn a_bound_proof_is_good_on_its_own_connection_only() {
+    let bound = || bound_server(b"hash", MECHANISM_PLUS);
+    assert_eq!(bind(bound(), Binding::EndPoint(b"hash")), Ok(()));
+    assert_eq!(
+        bind(bound(), Binding::EndPoint(b"other")),
+        Err(Error::Scram("channel binding"))
+    );
+}
+
+#[test]
+fn whoever_chose_to_bind_has_to_and_nobody_else_may() {
+    let bound = || bound_server(b"hash", MECHANISM_PLUS);
+    let free = || bound_server(b"hash", MECHANISM);
+    assert_eq!(bind(free(), Binding::Impossible), Ok(()));
+    assert_eq!(
+        bind(free(), Binding::EndPoint(b"hash")),
+        Err(Error::ChannelBinding)
+    );
+    assert_eq!(
+        bind(bound(), Binding::Impossible),
+        Err(Error::Scram("gs2 header"))
+    );
+    let mut server = AwaitFirst::new(quick("x"));
+    assert!(!server.choose(MECHANISM_PLUS.as_bytes()));
+}
+
+#[test]
+fn a_client_that_was_kept_from_binding_is_noticed() {
+    for mechanism in [MECHANISM, MECHANISM_PLUS] {
+        assert_eq!(
+            bind(bound_server(b"hash", mechanism), Binding::NotOffered),
+            Err(Error::BindingDowngraded)
+        );
+    }
+    assert_eq!(
+        bind(AwaitFirst::new(quick("x")), Binding::NotOffered),
+        Ok(())
+    );
+}
+
 #[test]
 fn malformed_first_messages_of_a_client_are_refused() {
     let refuse = |message: &[u8]| server(quick("x")).client_first(message).err();
@@ -239,7 +295,7 @@ fn malformed_final_messages_of_a_client_are_refused() {
 fn malformed_first_messages_of_a_server_are_refused() {
     let password = pencil();
     let refuse = |message: &str| {
-        let (client, _) = ClientFirst::with_nonce("abc".to_owned());
+        let (client, _) = ClientFirst::with_nonce("abc".to_owned(), Binding::Impossible);
         client
             .server_first(message.as_bytes(), Material::Password(&password, None))
             .err()
@@ -280,7 +336,7 @@ fn malformed_first_messages_of_a_server_are_refused() {
 fn a_server_that_does_not_know_the_verifier_is_found_out() {
     let finish = |message: &[u8]| {
         let password = pencil();
-        let (client, _) = ClientFirst::with_nonce(CLIENT_NONCE.to_owned());
+        let (client, _) = ClientFirst::with_nonce(CLIENT_NONCE.to_owned(), Binding::Impossible);
         let material = Material::Password(&password, None);
         client
             .server_first(b"r=rOprNGfwEbeRWgbNEkqO1,s=AAAA,i=1", material)
@@ -330,7 +386,7 @@ proptest! {
         let (state, _) = server(quick("x")).client_first(b"n,,n=,r=abc").unwrap();
         prop_assert!(state.client_final(last.as_bytes()).is_err());
         let password = pencil();
-        let (client, _) = ClientFirst::with_nonce("abc".to_owned());
+        let (client, _) = ClientFirst::with_nonce("abc".to_owned(), Binding::Impossible);
         if let Ok((client, _)) = client.server_first(challenge.as_bytes(), Material::Password(&password, None)) {
             prop_assert!(client.server_final(&first).is_err());
         }
@@ -338,7 +394,7 @@ proptest! {
 
     #[test]
     fn a_changed_byte_or_a_cut_ends_the_exchange(at: prop::sample::Index, with: u8, cut: bool) {
-        let (client, first) = ClientFirst::start();
+        let (client, first) = ClientFirst::start(Binding::Impossible);
         let (server, challenge) = AwaitFirst::new(quick("x")).client_first(&first).unwrap();
         let keys = ScramKeys::derive(&PlainSecret::new("x"), 2, b"salt");
         let (_, honest) = client.server_first(&challenge, Material::Keys(&keys)).unwrap();

@@ -197,6 +197,27 @@ fn a_server_must_sign_before_it_says_ok() {
 }
 
 #[test]
+fn a_login_over_tls_binds_if_the_server_offers_it_and_says_so_if_not() {
+    let first = |mechanisms: &[u8], end_point: Option<&[u8]>| {
+        let body = [b"\0\0\0\x0a", mechanisms].concat();
+        let mut login = login(Some(plain("x"))).binding_to(end_point.map(<[u8]>::to_vec));
+        let sent = sent(login.message(&body).unwrap());
+        let initial = SaslInitialResponse::parse(&sent[5..]).unwrap();
+        let header = initial.data.unwrap().split(|&byte| byte == b',').next();
+        (initial.mechanism.to_vec(), header.unwrap().to_vec())
+    };
+    let both = b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0";
+    let one = b"SCRAM-SHA-256\0\0";
+    let plus = b"SCRAM-SHA-256-PLUS".to_vec();
+    let free = b"SCRAM-SHA-256".to_vec();
+    let bound = b"p=tls-server-end-point".to_vec();
+    assert_eq!(first(both, Some(b"hash")), (plus, bound));
+    assert_eq!(first(one, Some(b"hash")), (free.clone(), b"y".to_vec()));
+    assert_eq!(first(both, None), (free.clone(), b"n".to_vec()));
+    assert_eq!(first(one, None), (free, b"n".to_vec()));
+}
+
+#[test]
 fn a_server_that_offers_only_what_we_cannot_do_is_refused() {
     let body = b"\0\0\0\x0aSCRAM-SHA-256-PLUS\0\0";
     assert_eq!(

@@ -53,6 +53,8 @@ fn the_typed_view_starts_with_pgbouncers_defaults() {
     assert_eq!(settings.unix_socket_dir, Some(PathBuf::from("/tmp")));
     assert_eq!(settings.prepared_statements_memory, ByteSize(256 << 20));
     assert!(settings.tcp_keepalive);
+    assert_eq!(settings.client_tls_sslmode, SslMode::Disable);
+    assert_eq!(settings.server_tls_sslmode, SslMode::Prefer);
 }
 
 #[test]
@@ -93,22 +95,14 @@ fn set_says_when_the_value_takes_effect() {
 #[test]
 fn a_setting_we_do_not_have_takes_its_default_or_nothing() {
     let mut settings = Settings::default();
-    assert_eq!(
-        settings.assign("client_tls_sslmode", "Disable").unwrap(),
-        None
-    );
-    assert_eq!(
-        settings.assign("server_tls_sslmode", "allow").unwrap(),
-        None
-    );
-    assert_eq!(settings.assign("server_tls_protocols", "").unwrap(), None);
+    assert_eq!(settings.assign("auth_hba_file", "").unwrap(), None);
+    assert_eq!(settings.assign("server_fast_close", "0").unwrap(), None);
     assert_eq!(
         settings.assign("sbuf_loopcnt", "1").unwrap(),
         Some(ONE_THREADED)
     );
     let refused = [
-        ("client_tls_sslmode", "require"),
-        ("server_tls_sslmode", "verify-full"),
+        ("disable_pqexec", "1"),
         ("auth_hba_file", "/etc/hba"),
         ("auth_type", "ldap"),
     ];

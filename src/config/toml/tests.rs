@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{Host, PoolMode};
+use crate::config::{Host, PoolMode, SslMode};
 
 fn load(text: &str) -> Draft {
     read(text, "t.toml").unwrap()
@@ -178,6 +178,28 @@ fn what_changes_no_query_is_a_warning_or_nothing() {
 }
 
 #[test]
+fn pgcats_words_about_tls_are_read() {
+    use SslMode::{Disable, Prefer, Require, VerifyFull};
+    let modes = |text: &str| {
+        let settings = load(&format!("[general]\n{text}")).settings;
+        (settings.client_tls_sslmode, settings.server_tls_sslmode)
+    };
+    assert_eq!(modes(""), (Disable, Prefer));
+    let files = "tls_certificate = 'c'\ntls_private_key = 'k'\n";
+    assert_eq!(modes(files), (Prefer, Prefer));
+    assert_eq!(
+        modes(&format!("{files}client_tls_sslmode = 'require'\n")),
+        (Require, Prefer)
+    );
+    assert_eq!(modes("server_tls = false\n"), (Disable, Disable));
+    assert_eq!(modes("server_tls = true\n"), (Disable, Prefer));
+    assert_eq!(
+        modes("server_tls = true\nverify_server_certificate = true\n"),
+        (Disable, VerifyFull)
+    );
+}
+
+#[test]
 fn every_refusal_names_line_section_and_key() {
     let user = |keys: &str| format!("{}[pools.app.users.0]\n{keys}\n", pool(""));
     let texts = [
@@ -191,8 +213,7 @@ fn every_refusal_names_line_section_and_key() {
         "[general]\nadmin_users = [1]\n".to_owned(),
         "[general]\nadmin_password = 'x'\n".to_owned(),
         "[general]\nadmin_username = 'x'\nadmin_password = 1\n".to_owned(),
-        "[general]\ntls_certificate = 'x'\n".to_owned(),
-        "[general]\nserver_tls = true\n".to_owned(),
+        "[general]\nserver_tls = 'yes'\n".to_owned(),
         "[general]\nauth_type = 'hba'\n".to_owned(),
         "[plugins.intercept]\nenabled = true\n".to_owned(),
         "[pools.pgbouncer]\npool_size = 1\n".to_owned(),
@@ -228,8 +249,7 @@ fn every_refusal_names_line_section_and_key() {
     t.toml:2: [general] admin_users = array: expected a list of strings
     t.toml:2: [general] admin_username is missing
     t.toml:3: [general] admin_password: expected a string
-    t.toml:2: [general] tls_certificate: TLS with clients: not supported by this version of pgferry
-    t.toml:2: [general] server_tls: TLS with PostgreSQL: not supported by this version of pgferry
+    t.toml:2: [general] server_tls = string: expected true or false
     t.toml:2: [general] auth_type = hba is not supported by this version of pgferry
     t.toml:2: [plugins.intercept] plugin intercept: not supported by this version of pgferry
     t.toml:2: [pools.pgbouncer] the name "pgbouncer" is reserved for the console
