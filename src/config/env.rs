@@ -40,6 +40,13 @@ pub(crate) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
     };
     let at = || place().about(variable);
     let target = target.map_err(|problem| problem.at(at()))?;
+    for (setting, value) in &target.tls {
+        // The variable of that very name says it more clearly.
+        if !variables.contains_key(&setting.to_uppercase()) {
+            let assigned = draft.settings.assign(setting, value);
+            assigned.map_err(|problem| problem.at(at()))?;
+        }
+    }
     let name = target.dbname.as_deref().unwrap_or("*");
     let mut database = Database::new(name, Host::socket_dir());
     for (key, value) in [
@@ -72,6 +79,8 @@ struct Target {
     port: Option<String>,
     dbname: Option<String>,
     application_name: Option<String>,
+    /// Settings of TLS with the server.
+    tls: Vec<(&'static str, String)>,
 }
 
 fn from_parts(host: &str, variables: &HashMap<String, String>) -> Target {
@@ -83,6 +92,7 @@ fn from_parts(host: &str, variables: &HashMap<String, String>) -> Target {
         port: get("DB_PORT"),
         dbname: get("DB_NAME"),
         application_name: None,
+        tls: Vec::new(),
     }
 }
 
@@ -115,6 +125,7 @@ fn parse_url(url: &str, warnings: &mut Vec<String>) -> Result<Target, Problem> {
         port: decode(port)?,
         dbname: decode(path)?,
         application_name: None,
+        tls: Vec::new(),
     };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -126,11 +137,14 @@ fn parse_url(url: &str, warnings: &mut Vec<String>) -> Result<Target, Problem> {
             "port" => target.port = value,
             "dbname" => target.dbname = value,
             "application_name" => target.application_name = value,
-            "sslmode" => {
-                let mode = value.unwrap_or_default();
-                if !["", "disable", "allow", "prefer"].contains(&mode.as_str()) {
-                    return Err(Problem::unsupported("sslmode", &mode));
-                }
+            "sslmode" | "sslrootcert" | "sslkey" | "sslcert" => {
+                let setting = match key {
+                    "sslmode" => "server_tls_sslmode",
+                    "sslrootcert" => "server_tls_ca_file",
+                    "sslkey" => "server_tls_key_file",
+                    _ => "server_tls_cert_file",
+                };
+                target.tls.extend(value.map(|value| (setting, value)));
             }
             _ => {
                 let key = key.escape_debug();
@@ -172,7 +186,7 @@ fn decode(text: &str) -> Result<Option<String>, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::PoolMode;
+    use crate::config::{PoolMode, SslMode};
 
     fn draft(variables: &[(&str, &str)]) -> Result<Draft, Error> {
         read(
@@ -201,6 +215,25 @@ mod tests {
         assert_eq!(draft.secrets["al@ice"].expose(), "p:s w");
         assert_eq!(draft.settings.listen_addr, ["127.0.0.1"]);
         assert!(draft.warnings.is_empty());
+    }
+
+    #[test]
+    fn a_url_says_how_the_server_is_reached_unless_a_variable_does() {
+        let settings =
+            url("postgres://db/app?sslmode=verify-full&sslrootcert=%2Froot&sslkey=&sslcert=c")
+                .settings;
+        assert_eq!(settings.server_tls_sslmode, SslMode::VerifyFull);
+        assert_eq!(settings.server_tls_ca_file, Some("/root".into()));
+        assert_eq!(settings.server_tls_cert_file, Some("c".into()));
+        assert_eq!(settings.server_tls_key_file, None);
+        let settings = draft(&[
+            ("DATABASE_URL", "postgres://db/app?sslmode=disable"),
+            ("SERVER_TLS_SSLMODE", "require"),
+        ]);
+        assert_eq!(
+            settings.unwrap().settings.server_tls_sslmode,
+            SslMode::Require
+        );
     }
 
     #[test]
@@ -278,7 +311,7 @@ mod tests {
             "postgres://u:s3cret@[::1/d",
             "postgres://u:s3cret@h,i/d",
             "postgres://u:s3cret@h:x/d",
-            "postgres://u:s3cret@h/d?sslmode=require",
+            "postgres://u:s3cret@h/d?sslmode=always",
             "postgres://u:s3cret@h/pgbouncer",
             "postgres://u:s3cret%00@h/d",
             "postgres://u:s3cret%ff@h/d",

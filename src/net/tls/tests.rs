@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -14,12 +14,17 @@ use crate::net::{Connection, Stream};
 
 /// A setup of both sides: we are the server of our own client.
 fn setup(more: &[(&str, &str)]) -> Setup {
+    setup_of(
+        &CertificateParams::new(vec!["localhost".to_owned()]).unwrap(),
+        more,
+    )
+}
+
+/// The same with another certificate, signed by itself.
+fn setup_of(params: &CertificateParams, more: &[(&str, &str)]) -> Setup {
     let directory = tempfile::tempdir().unwrap();
     let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(vec!["localhost".to_owned()])
-        .unwrap()
-        .self_signed(&key)
-        .unwrap();
+    let certificate = params.self_signed(&key).unwrap();
     let write = |name: &str, text: String| {
         let path = directory.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -279,6 +284,33 @@ async fn a_server_of_another_name_or_authority_is_refused() {
     );
     client.unwrap();
     server.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_is_its_own_authority_and_has_but_a_common_name_is_trusted() {
+    let made = |common_name: &str, not_after: i32| {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, common_name);
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(not_after, 1, 1);
+        setup_of(&params, &[])
+    };
+    for (common_name, not_after, trusted) in [
+        ("localhost", 2090, true),
+        ("other", 2090, false),
+        ("localhost", 2002, false),
+    ] {
+        let setup = made(common_name, not_after);
+        let (near, far) = sockets().await;
+        let (client, _server) = tokio::join!(
+            setup.servers.connect(near, "localhost"),
+            setup.clients.accept(far, Vec::new())
+        );
+        assert_eq!(client.is_ok(), trusted, "{common_name} {not_after}");
+    }
 }
 
 #[tokio::test]
