@@ -192,7 +192,7 @@ fn every_refusal_names_file_line_section_and_key() {
         "[pgbouncer]\nlog_stats = yes\n",
         "[pgbouncer]\n\nlisten_port = 70000\n",
         "[pgbouncer]\nauth_type = hba\n",
-        "[pgbouncer]\nserver_fast_close = 1\n",
+        "[pgbouncer]\nauth_ldap_options = x\n",
         "[pgbouncer]\nverbose 1\n",
         "[pgbouncer]\n= 1\n",
         "[pgbouncer]\n'verbose = 1\n",
@@ -215,7 +215,7 @@ fn every_refusal_names_file_line_section_and_key() {
     t.ini:2: [pgbouncer] log_stats = yes: expected 0 or 1
     t.ini:3: [pgbouncer] listen_port = 70000: expected a port, 0 to 65535
     t.ini:2: [pgbouncer] auth_type = hba is not supported by this version of pgferry
-    t.ini:2: [pgbouncer] server_fast_close = 1 is not supported by this version of pgferry
+    t.ini:2: [pgbouncer] auth_ldap_options = x is not supported by this version of pgferry
     t.ini:2: syntax error: expected = after the key
     t.ini:2: syntax error: expected key = value
     t.ini:2: syntax error: unterminated quote in the key

@@ -102,8 +102,7 @@ fn a_setting_we_do_not_have_takes_its_default_or_nothing() {
         Some(ONE_THREADED)
     );
     let refused = [
-        ("disable_pqexec", "1"),
-        ("auth_hba_file", "/etc/hba"),
+        ("auth_ldap_options", "ldapserver=x"),
         ("auth_type", "ldap"),
     ];
     for (name, value) in refused {
