@@ -56,6 +56,18 @@ pub enum Error {
     /// `auth_type = trust` and nobody of that name.
     #[error("\"trust\" authentication failed")]
     TrustFailed,
+    /// No line of the HBA file is for this client.
+    #[error("no authentication method is found")]
+    NoMethod,
+    /// The HBA file's method for this client is `reject`.
+    #[error("login rejected")]
+    Rejected,
+    /// The method is `peer`, and the system's user may not log in under this name.
+    #[error("unix socket login rejected")]
+    PeerFailed,
+    /// The method is `cert`, and no certificate of that name was shown.
+    #[error("certificate authentication failed")]
+    CertificateFailed,
     /// `auth_query` knows no such user.
     #[error("no such user")]
     NoSuchUser,
@@ -144,6 +156,10 @@ impl Error {
             | Self::Replication
             | Self::Login(_)
             | Self::TrustFailed
+            | Self::NoMethod
+            | Self::Rejected
+            | Self::PeerFailed
+            | Self::CertificateFailed
             | Self::NoSuchUser
             | Self::NoSuchDatabase(_)
             | Self::NotAllowed

@@ -11,11 +11,13 @@
 
 use std::sync::Arc;
 
+use super::method::{self, Way};
 use super::parameters::Wanted;
 use super::{Context, Error};
 use crate::auth::Secret;
 use crate::auth::client_login::{ClientLogin, Failure, Method, Proof, Step};
 use crate::auth::secret::PlainSecret;
+use crate::config::databases::CONSOLE;
 use crate::config::{AuthType, Config, Database};
 use crate::net::Connection;
 use crate::pool::{Admission, Learned, Pool, auth_query};
@@ -332,49 +334,70 @@ impl Login<'_> {
         &mut self,
         database: Option<&Database>,
     ) -> Result<Option<Learned>, Error> {
-        let settings = &self.config.settings;
+        if self.config.settings.auth_type == AuthType::Any {
+            // Everybody is the forced user; without one there is no name to log in with.
+            let forced = database.is_none_or(|database| database.user.is_some());
+            return if forced {
+                Ok(Some(Learned::default()))
+            } else {
+                Err(Error::Configuration)
+            };
+        }
         let user = self.wanted.user.clone();
         let admitted = database.is_none_or(|database| self.config.admits(database, &user));
-        let method = match settings.auth_type {
-            AuthType::Any => {
-                // Everybody is the forced user; without one there is no name to log in with.
-                let forced = database.is_none_or(|database| database.user.is_some());
-                return if forced {
-                    Ok(Some(Learned::default()))
-                } else {
-                    Err(Error::Configuration)
-                };
-            }
-            AuthType::Trust => Method::Trust,
-            AuthType::Plain => Method::Plain,
-            AuthType::Md5 => Method::Md5,
-            AuthType::ScramSha256 => Method::Scram,
-        };
         let (known, text) = if admitted {
             self.secret(database, &user).await?
         } else {
             (false, None)
         };
-        if method == Method::Trust {
-            return if known {
-                Ok(Some(learned(text.as_deref(), Proof::default())))
-            } else {
-                Err(Error::TrustFailed)
-            };
+        let config = self.config.clone();
+        let name = database.map_or(CONSOLE, |_| self.wanted.database.as_str());
+        let way = method::choose(
+            &config,
+            (&self.connection.stream, self.is_encrypted()),
+            (name, &self.wanted.user),
+        )?;
+        let (admitted, refusal) = match way {
+            Way::Proof(Method::Trust) => (true, Error::TrustFailed),
+            Way::Proof(method) => return self.prove(method, &user, text).await,
+            Way::Peer(record) => {
+                let stream = &self.connection.stream;
+                let admitted = method::is_admitted_peer(stream, record, &self.wanted.user).await;
+                (admitted, Error::PeerFailed)
+            }
+            Way::Certificate => (false, Error::CertificateFailed),
+        };
+        if known && admitted {
+            Ok(Some(learned(text.as_deref(), Proof::default())))
+        } else {
+            Err(refusal)
         }
-        let iterations = u32::try_from(settings.scram_iterations).unwrap_or(4096);
+    }
+
+    /// Asks the client to prove that it knows the secret, or that of a user who does not exist.
+    async fn prove(
+        &mut self,
+        method: Method,
+        user: &str,
+        text: Option<String>,
+    ) -> Result<Option<Learned>, Error> {
+        let iterations = u32::try_from(self.config.settings.scram_iterations).unwrap_or(4096);
         let secret = text.as_deref().and_then(Secret::parse);
         let proved_with = match (method, secret) {
             (Method::Scram, Some(secret)) => {
-                Some(self.context.scram_secret(&user, secret, iterations))
+                Some(self.context.scram_secret(user, secret, iterations))
             }
             (_, secret) => secret,
         };
-        let step = ClientLogin::start(method, &user, proved_with, &self.context.mock, iterations);
-        let Some(proof) = self.converse(step).await? else {
-            return Ok(None);
-        };
-        Ok(Some(learned(text.as_deref(), proof)))
+        let step = ClientLogin::start(method, user, proved_with, &self.context.mock, iterations);
+        let proof = self.converse(step).await?;
+        Ok(proof.map(|proof| learned(text.as_deref(), proof)))
+    }
+
+    /// Is what the client sends encrypted?
+    #[allow(clippy::unused_self, reason = "there is no TLS yet")]
+    fn is_encrypted(&self) -> bool {
+        false
     }
 
     /// Is the user known, and its secret if it has one.

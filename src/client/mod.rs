@@ -12,6 +12,7 @@ mod drain;
 pub mod error;
 pub mod handshake;
 mod login;
+mod method;
 #[cfg(test)]
 mod model;
 mod parameters;

@@ -436,6 +436,8 @@ pub enum AuthType {
     Md5,
     /// SCRAM-SHA-256 (RFC 7677).
     ScramSha256,
+    /// As the first line of `auth_hba_file` says that matches.
+    Hba,
 }
 
 impl AuthType {
@@ -460,6 +462,7 @@ impl AuthType {
             Self::Plain => "plain",
             Self::Md5 => "md5",
             Self::ScramSha256 => "scram-sha-256",
+            Self::Hba => "hba",
         }
     }
 }
@@ -478,6 +481,7 @@ impl Value for AuthType {
             Self::Plain,
             Self::Md5,
             Self::ScramSha256,
+            Self::Hba,
         ];
         let found = word(text, Self::WORDS)?;
         types

@@ -28,6 +28,7 @@ mod auth;
 mod cancel;
 mod churn;
 mod copy;
+mod hba;
 mod large;
 mod oracle;
 mod pooling;

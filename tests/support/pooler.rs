@@ -26,6 +26,7 @@ pub struct Ini {
     databases: BTreeMap<String, String>,
     users: BTreeMap<String, String>,
     secrets: BTreeMap<String, String>,
+    files: BTreeMap<String, String>,
 }
 
 impl Ini {
@@ -53,6 +54,7 @@ impl Ini {
             settings: settings.into_iter().map(own).collect(),
             databases: [("*", server.as_str())].into_iter().map(own).collect(),
             users: BTreeMap::new(),
+            files: BTreeMap::new(),
             secrets: secrets
                 .chain([("postgres".to_owned(), password("postgres"))])
                 .collect(),
@@ -96,6 +98,12 @@ impl Ini {
     /// A line of the auth file.
     pub fn secret(&mut self, user: &str, secret: &str) -> &mut Self {
         self.secrets.insert(user.to_owned(), secret.to_owned());
+        self
+    }
+
+    /// A file beside the ini; the settings name it as it is, for the pooler runs there.
+    pub fn file(&mut self, name: &str, text: &str) -> &mut Self {
+        self.files.insert(name.to_owned(), text.to_owned());
         self
     }
 
@@ -171,6 +179,16 @@ impl Pooler {
 
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// Where it runs and has its files.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Its Unix socket, if `unix_socket_dir` is its own directory, `.`.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join(format!(".s.PGSQL.{}", self.port))
     }
 
     /// What a driver connects to, as the user `app`.
@@ -305,11 +323,32 @@ impl PoolRow {
 }
 
 fn write(directory: &Path, ini: &Ini) {
-    for (name, text) in [("userlist.txt", ini.userlist()), ("pooler.ini", ini.text())] {
+    let own = [("userlist.txt", ini.userlist()), ("pooler.ini", ini.text())];
+    let own = own.iter().map(|(name, text)| (*name, text));
+    let others = ini.files.iter().map(|(name, text)| (name.as_str(), text));
+    for (name, text) in own.chain(others) {
         let path = directory.join(name);
         std::fs::write(&path, text).unwrap();
         process::hand_over(&path);
     }
+}
+
+/// Runs the program with this option and the configuration, to its end: success, and what it said.
+pub fn run_once(option: &str, change: impl FnOnce(&mut Ini)) -> (bool, String) {
+    let directory = process::directory();
+    let mut ini = Ini::new(free_port(), &directory);
+    change(&mut ini);
+    write(&directory, &ini);
+    let output = process::command(binary(), &directory)
+        .args([option, "pooler.ini"])
+        .output()
+        .unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
 }
 
 /// The program to test. Where servers run under another account than ours, a copy that this account

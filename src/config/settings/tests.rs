@@ -110,7 +110,7 @@ fn a_setting_we_do_not_have_takes_its_default_or_nothing() {
         ("client_tls_sslmode", "require"),
         ("server_tls_sslmode", "verify-full"),
         ("syslog", "1"),
-        ("auth_hba_file", "/etc/hba"),
+        ("auth_ldap_options", "x"),
         ("auth_type", "ldap"),
     ];
     for (name, value) in refused {
