@@ -77,6 +77,9 @@ pub enum Error {
     /// The console said DISABLE.
     #[error("database \"{0}\" is disabled")]
     DatabaseDisabled(String),
+    /// The console said DISABLE to the database that `auth_query` runs in.
+    #[error("authentication database \"{0}\" is disabled")]
+    AuthDatabaseDisabled(String),
     /// Something in the configuration that the administrator has to mend; details are in the log.
     #[error("bouncer config error")]
     Configuration,
@@ -172,6 +175,7 @@ impl Error {
                 | WaitError::LoginFailing(_),
             ) => Fault::Server,
             Self::DatabaseDisabled(_)
+            | Self::AuthDatabaseDisabled(_)
             | Self::Configuration
             | Self::Admission(_)
             | Self::LoginTimeout

@@ -18,7 +18,7 @@ use crate::auth::Secret;
 use crate::auth::client_login::{ClientLogin, Failure, Method, Proof, Step};
 use crate::auth::secret::PlainSecret;
 use crate::config::databases::CONSOLE;
-use crate::config::{AuthType, Config, Database};
+use crate::config::{AuthType, Config, Database, SecretText};
 use crate::net::Connection;
 use crate::pool::{Admission, Learned, Pool, auth_query};
 use crate::protocol::authentication::Authentication;
@@ -344,12 +344,8 @@ impl Login<'_> {
             };
         }
         let user = self.wanted.user.clone();
-        let admitted = database.is_none_or(|database| self.config.admits(database, &user));
-        let (known, text) = if admitted {
-            self.secret(database, &user).await?
-        } else {
-            (false, None)
-        };
+        // The client hashes its password with the name it has sent, whatever `auth_query` makes of that.
+        let (known, text) = self.secret(database, &user).await?;
         let config = self.config.clone();
         let name = database.map_or(CONSOLE, |_| self.wanted.database.as_str());
         let way = method::choose(
@@ -368,7 +364,7 @@ impl Login<'_> {
             Way::Certificate => (false, Error::CertificateFailed),
         };
         if known && admitted {
-            Ok(Some(learned(text.as_deref(), Proof::default())))
+            Ok(Some(learned(text.as_ref(), Proof::default())))
         } else {
             Err(refusal)
         }
@@ -379,10 +375,10 @@ impl Login<'_> {
         &mut self,
         method: Method,
         user: &str,
-        text: Option<String>,
+        text: Option<SecretText>,
     ) -> Result<Option<Learned>, Error> {
         let iterations = u32::try_from(self.config.settings.scram_iterations).unwrap_or(4096);
-        let secret = text.as_deref().and_then(Secret::parse);
+        let secret = text.as_ref().and_then(|text| Secret::parse(text.expose()));
         let proved_with = match (method, secret) {
             (Method::Scram, Some(secret)) => {
                 Some(self.context.scram_secret(user, secret, iterations))
@@ -391,7 +387,7 @@ impl Login<'_> {
         };
         let step = ClientLogin::start(method, user, proved_with, &self.context.mock, iterations);
         let proof = self.converse(step).await?;
-        Ok(proof.map(|proof| learned(text.as_deref(), proof)))
+        Ok(proof.map(|proof| learned(text.as_ref(), proof)))
     }
 
     /// Is what the client sends encrypted?
@@ -400,40 +396,56 @@ impl Login<'_> {
         false
     }
 
-    /// Is the user known, and its secret if it has one.
+    /// Is the user known, and its secret if it has one. The name that `auth_query` returns is the login name from here on.
     async fn secret(
-        &self,
+        &mut self,
         database: Option<&Database>,
         user: &str,
-    ) -> Result<(bool, Option<String>), Error> {
+    ) -> Result<(bool, Option<SecretText>), Error> {
+        if !self.admits(database, user) {
+            return Ok((false, None));
+        }
         let stored = match database {
             Some(database) => self.config.secret(database, user),
             None => self.config.secrets.get(user),
         };
         if let Some(text) = stored.filter(|text| !text.is_empty()) {
-            return Ok((true, Some(text.expose().to_owned())));
+            return Ok((true, Some(text.clone())));
         }
-        let Some(database) = database.filter(|database| self.config.auth_user(database).is_some())
-        else {
-            return Ok((stored.is_some(), None));
+        let is_stored = stored.is_some();
+        // The console is no database that can be asked; `auth_dbname` may name one that can.
+        let asked = match (database, &self.config.settings.auth_dbname) {
+            (Some(database), _) => Some(Arc::new(database.clone())),
+            (None, Some(name)) => self.config.database(name),
+            (None, None) => None,
         };
-        match auth_query::look_up(
-            &self.context.manager,
-            &self.config,
-            database,
-            user,
-            self.worker,
-        )
-        .await
-        {
-            Ok(Some(found)) => Ok((true, found.secret)),
-            Ok(None) => Err(Error::NoSuchUser),
-            Err(auth_query::Error::Disabled(name)) => Err(Error::DatabaseDisabled(name)),
-            Err(error) => {
-                tracing::error!("S: {error}");
-                Err(Error::Configuration)
+        let Some(asked) = asked.filter(|asked| self.config.auth_user(asked).is_some()) else {
+            return Ok((is_stored, None));
+        };
+        let manager = &self.context.manager;
+        let found =
+            match auth_query::look_up(manager, &self.config, &asked, user, self.worker).await {
+                Ok(found) => found.ok_or(Error::NoSuchUser)?,
+                Err(error) => {
+                    if let auth_query::Error::Disabled(name) = &*error {
+                        return Err(Error::AuthDatabaseDisabled(name.clone()));
+                    }
+                    tracing::error!("S: {error}");
+                    return Err(Error::Configuration);
+                }
+            };
+        if found.user != user {
+            tracing::debug!("auth_query: {user} is {}", found.user);
+            if !self.admits(database, &found.user) {
+                return Err(Error::NoSuchUser);
             }
+            self.wanted.user = found.user;
         }
+        Ok((true, found.secret))
+    }
+
+    fn admits(&self, database: Option<&Database>, user: &str) -> bool {
+        database.is_none_or(|database| self.config.admits(database, user))
     }
 
     async fn converse(&mut self, mut step: Step) -> Result<Option<Proof>, Error> {
@@ -475,12 +487,12 @@ fn log_failure(failure: Failure) -> Failure {
 }
 
 /// What the login taught us for the server's.
-fn learned(text: Option<&str>, proof: Proof) -> Learned {
+fn learned(text: Option<&SecretText>, proof: Proof) -> Learned {
     let sent = proof
         .password
         .map(|password: PlainSecret| Secret::Plain(password));
     Learned {
-        secret: sent.or_else(|| text.and_then(Secret::parse)),
+        secret: sent.or_else(|| text.and_then(|text| Secret::parse(text.expose()))),
         scram: proof.scram,
     }
 }

@@ -365,9 +365,10 @@ impl Session {
 
     /// Takes a server. `None`: it is ready for the client's bytes. Else it is being made ready.
     fn link(&mut self, pooled: Pooled, now: u64) -> Option<Step> {
-        let Ok(pooled) = pooled.rehomed(self.worker) else {
+        let Ok(mut pooled) = pooled.rehomed(self.worker) else {
             return Some(self.enqueue(now));
         };
+        pooled.server.served = true;
         let server = &pooled.server;
         self.entry.request_begins(now);
         self.entry.enter(Phase::Active, now);

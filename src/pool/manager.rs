@@ -7,6 +7,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
+use super::auth_query::{Answer, Question};
+use super::gather::Gather;
 use super::limits::Limits;
 use super::{Admission, Pool, PoolSettings, WaitError};
 use crate::auth::Secret;
@@ -74,6 +76,8 @@ pub struct Manager {
     paused: Mutex<HashSet<String>>,
     disabled: Mutex<HashSet<String>>,
     paused_all: AtomicBool,
+    /// `auth_query` for those who are logging in now.
+    pub(super) look_ups: Gather<Question, Answer>,
     started: std::time::Instant,
 }
 
@@ -99,6 +103,7 @@ impl Manager {
             paused: Mutex::default(),
             disabled: Mutex::default(),
             paused_all: AtomicBool::new(false),
+            look_ups: Gather::default(),
             started: tokio::time::Instant::now().into_std(),
         }
     }
@@ -149,6 +154,26 @@ impl Manager {
             Arc::new(pool)
         });
         pool.clone()
+    }
+
+    /// The pool that `auth_query` runs in: as this user, also where clients of the database are somebody else.
+    pub(super) fn pool_of_auth_user(
+        &self,
+        config: &Config,
+        database: &Database,
+        auth_user: &str,
+    ) -> Arc<Pool> {
+        match &database.user {
+            Some(forced) if forced != auth_user => {
+                let as_auth_user = Database {
+                    user: Some(auth_user.to_owned()),
+                    password: None,
+                    ..database.clone()
+                };
+                self.pool(config, &as_auth_user, auth_user, Learned::default())
+            }
+            _ => self.pool(config, database, auth_user, Learned::default()),
+        }
     }
 
     /// All pools, in no order.
@@ -205,11 +230,13 @@ impl Manager {
     /// A changed password in the files holds for the next server, without a new login.
     #[allow(clippy::unused_self, reason = "a step of `apply`")]
     fn renew_credentials(&self, config: &Config, database: &Database, pool: &Pool) {
-        let forced = database.user.is_some();
-        if let Some(secret) = config
-            .server_secret(database, &pool.user)
-            .and_then(|text| Secret::parse(text.expose()))
-            && (forced || database.users.is_empty())
+        let stored = match &database.user {
+            // The pool of `auth_query`.
+            Some(forced) if *forced != pool.user => config.secrets.get(&pool.user),
+            _ => config.server_secret(database, &pool.user),
+        };
+        if let Some(secret) = stored.and_then(|text| Secret::parse(text.expose()))
+            && (database.user.is_some() || database.users.is_empty())
         {
             let credentials = Credentials {
                 user: pool.user.clone(),

@@ -25,6 +25,7 @@ mod support;
 
 mod admin;
 mod auth;
+mod auth_query;
 mod cancel;
 mod churn;
 mod copy;

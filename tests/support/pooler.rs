@@ -101,6 +101,12 @@ impl Ini {
         self
     }
 
+    /// No line of the auth file for this user.
+    pub fn no_secret(&mut self, user: &str) -> &mut Self {
+        self.secrets.remove(user);
+        self
+    }
+
     /// A file beside the ini; the settings name it as it is, for the pooler runs there.
     pub fn file(&mut self, name: &str, text: &str) -> &mut Self {
         self.files.insert(name.to_owned(), text.to_owned());
