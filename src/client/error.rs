@@ -62,7 +62,16 @@ pub enum Error {
     /// `auth_type = trust` and nobody of that name.
     #[error("\"trust\" authentication failed")]
     TrustFailed,
-    /// `auth_type = cert`: no certificate, one in another name, or nobody of that name.
+    /// No line of the HBA file is for this client.
+    #[error("no authentication method is found")]
+    NoMethod,
+    /// The HBA file's method for this client is `reject`.
+    #[error("login rejected")]
+    Rejected,
+    /// The method is `peer`, and the system's user may not log in under this name.
+    #[error("unix socket login rejected")]
+    PeerFailed,
+    /// The method is `cert`: no certificate, one in another name, or nobody of that name.
     #[error("certificate authentication failed")]
     CertificateFailed,
     /// `auth_query` knows no such user.
@@ -74,6 +83,9 @@ pub enum Error {
     /// The console said DISABLE.
     #[error("database \"{0}\" is disabled")]
     DatabaseDisabled(String),
+    /// The console said DISABLE to the database that `auth_query` runs in.
+    #[error("authentication database \"{0}\" is disabled")]
+    AuthDatabaseDisabled(String),
     /// Something in the configuration that the administrator has to mend; details are in the log.
     #[error("bouncer config error")]
     Configuration,
@@ -170,6 +182,9 @@ impl Error {
             | Self::ReplicationValue(_)
             | Self::Login(_)
             | Self::TrustFailed
+            | Self::NoMethod
+            | Self::Rejected
+            | Self::PeerFailed
             | Self::CertificateFailed
             | Self::NoSuchUser
             | Self::NoSuchDatabase(_)
@@ -185,6 +200,7 @@ impl Error {
                 | WaitError::LoginFailing(_),
             ) => Fault::Server,
             Self::DatabaseDisabled(_)
+            | Self::AuthDatabaseDisabled(_)
             | Self::Configuration
             | Self::Admission(_)
             | Self::LoginTimeout

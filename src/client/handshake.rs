@@ -16,12 +16,14 @@
 use std::sync::Arc;
 
 use super::journal::Conn;
+use super::method::{self, Way};
 use super::parameters::Wanted;
 use super::{Context, Error};
 use crate::auth::Secret;
 use crate::auth::client_login::{ClientLogin, Failure, Method, Proof, Step};
 use crate::auth::secret::PlainSecret;
-use crate::config::{AuthType, Config, Database};
+use crate::config::databases::CONSOLE;
+use crate::config::{AuthType, Config, Database, SecretText};
 use crate::net::tls::{TlsStream, WithClients};
 use crate::net::{Connection, Stream};
 use crate::pool::{Admission, Learned, Pool, auth_query};
@@ -396,97 +398,117 @@ impl Login<'_> {
         &mut self,
         database: Option<&Database>,
     ) -> Result<Option<Learned>, Error> {
-        let settings = &self.config.settings;
-        let user = self.wanted.user.clone();
-        let admitted = database.is_none_or(|database| self.config.admits(database, &user));
-        let method = match settings.auth_type {
-            AuthType::Any => {
-                // Everybody is the forced user; without one there is no name to log in with.
-                let forced = database.is_none_or(|database| database.user.is_some());
-                return if forced {
-                    Ok(Some(Learned::default()))
-                } else {
-                    Err(Error::Configuration)
-                };
-            }
-            AuthType::Trust => Method::Trust,
-            AuthType::Plain => Method::Plain,
-            AuthType::Md5 => Method::Md5,
-            AuthType::ScramSha256 => Method::Scram,
-            // Nothing more to prove, but the name must be known.
-            AuthType::Cert if self.is_certified() => Method::Trust,
-            AuthType::Cert => return Err(Error::CertificateFailed),
-        };
-        let (known, text) = if admitted {
-            self.secret(database, &user).await?
-        } else {
-            (false, None)
-        };
-        if method == Method::Trust {
-            return if known {
-                Ok(Some(learned(text.as_deref(), Proof::default())))
-            } else if settings.auth_type == AuthType::Cert {
-                Err(Error::CertificateFailed)
+        if self.config.settings.auth_type == AuthType::Any {
+            // Everybody is the forced user; without one there is no name to log in with.
+            let forced = database.is_none_or(|database| database.user.is_some());
+            return if forced {
+                Ok(Some(Learned::default()))
             } else {
-                Err(Error::TrustFailed)
+                Err(Error::Configuration)
             };
         }
-        let iterations = u32::try_from(settings.scram_iterations).unwrap_or(4096);
-        let secret = text.as_deref().and_then(Secret::parse);
+        let user = self.wanted.user.clone();
+        // The client hashes its password with the name it has sent, whatever `auth_query` makes of that.
+        let (known, text) = self.secret(database, &user).await?;
+        let config = self.config.clone();
+        let name = database.map_or(CONSOLE, |_| self.wanted.database.as_str());
+        let way = method::choose(
+            &config,
+            &self.connection.stream,
+            (name, &self.wanted.user, self.wanted.replication),
+        )?;
+        let (admitted, refusal) = match way {
+            Way::Proof(Method::Trust) => (true, Error::TrustFailed),
+            Way::Proof(method) => return self.prove(method, &user, text).await,
+            Way::Peer(record) => {
+                let stream = &self.connection.stream;
+                let admitted = method::is_admitted_peer(stream, record, &self.wanted.user).await;
+                (admitted, Error::PeerFailed)
+            }
+            Way::Certificate(record) => {
+                let stream = &self.connection.stream;
+                let admitted = method::is_certified(stream, record, &self.wanted.user);
+                (admitted, Error::CertificateFailed)
+            }
+        };
+        if known && admitted {
+            Ok(Some(learned(text.as_ref(), Proof::default())))
+        } else {
+            Err(refusal)
+        }
+    }
+
+    /// Asks the client to prove that it knows the secret, or that of a user who does not exist.
+    async fn prove(
+        &mut self,
+        method: Method,
+        user: &str,
+        text: Option<SecretText>,
+    ) -> Result<Option<Learned>, Error> {
+        let iterations = u32::try_from(self.config.settings.scram_iterations).unwrap_or(4096);
+        let secret = text.as_ref().and_then(|text| Secret::parse(text.expose()));
         let proved_with = match (method, secret) {
             (Method::Scram, Some(secret)) => {
-                Some(self.context.scram_secret(&user, secret, iterations))
+                Some(self.context.scram_secret(user, secret, iterations))
             }
             (_, secret) => secret,
         };
-        let step = ClientLogin::start(method, &user, proved_with, &self.context.mock, iterations);
+        let step = ClientLogin::start(method, user, proved_with, &self.context.mock, iterations);
         let step = step.offering(self.connection.stream.tls().and_then(TlsStream::end_point));
-        let Some(proof) = self.converse(step).await? else {
-            return Ok(None);
-        };
-        Ok(Some(learned(text.as_deref(), proof)))
+        let proof = self.converse(step).await?;
+        Ok(proof.map(|proof| learned(text.as_ref(), proof)))
     }
 
-    /// Has the client shown a certificate in its user's name?
-    fn is_certified(&self) -> bool {
-        let tls = self.connection.stream.tls();
-        tls.is_some_and(|stream| stream.peer_is_named(&self.wanted.user))
-    }
-
-    /// Is the user known, and its secret if it has one.
+    /// Is the user known, and its secret if it has one. The name that `auth_query` returns is the login name from here on.
     async fn secret(
-        &self,
+        &mut self,
         database: Option<&Database>,
         user: &str,
-    ) -> Result<(bool, Option<String>), Error> {
+    ) -> Result<(bool, Option<SecretText>), Error> {
+        if !self.admits(database, user) {
+            return Ok((false, None));
+        }
         let stored = match database {
             Some(database) => self.config.secret(database, user),
             None => self.config.secrets.get(user),
         };
         if let Some(text) = stored.filter(|text| !text.is_empty()) {
-            return Ok((true, Some(text.expose().to_owned())));
+            return Ok((true, Some(text.clone())));
         }
-        let Some(database) = database.filter(|database| self.config.auth_user(database).is_some())
-        else {
-            return Ok((stored.is_some(), None));
+        let is_stored = stored.is_some();
+        // The console is no database that can be asked; `auth_dbname` may name one that can.
+        let asked = match (database, &self.config.settings.auth_dbname) {
+            (Some(database), _) => Some(Arc::new(database.clone())),
+            (None, Some(name)) => self.config.database(name),
+            (None, None) => None,
         };
-        match auth_query::look_up(
-            &self.context.manager,
-            &self.config,
-            database,
-            user,
-            self.worker,
-        )
-        .await
-        {
-            Ok(Some(found)) => Ok((true, found.secret)),
-            Ok(None) => Err(Error::NoSuchUser),
-            Err(auth_query::Error::Disabled(name)) => Err(Error::DatabaseDisabled(name)),
-            Err(error) => {
-                tracing::error!("S: {error}");
-                Err(Error::Configuration)
+        let Some(asked) = asked.filter(|asked| self.config.auth_user(asked).is_some()) else {
+            return Ok((is_stored, None));
+        };
+        let manager = &self.context.manager;
+        let found =
+            match auth_query::look_up(manager, &self.config, &asked, user, self.worker).await {
+                Ok(found) => found.ok_or(Error::NoSuchUser)?,
+                Err(error) => {
+                    if let auth_query::Error::Disabled(name) = &*error {
+                        return Err(Error::AuthDatabaseDisabled(name.clone()));
+                    }
+                    tracing::error!("S: {error}");
+                    return Err(Error::Configuration);
+                }
+            };
+        if found.user != user {
+            tracing::debug!("auth_query: {user} is {}", found.user);
+            if !self.admits(database, &found.user) {
+                return Err(Error::NoSuchUser);
             }
+            self.wanted.user = found.user;
         }
+        Ok((true, found.secret))
+    }
+
+    fn admits(&self, database: Option<&Database>, user: &str) -> bool {
+        database.is_none_or(|database| self.config.admits(database, user))
     }
 
     async fn converse(&mut self, mut step: Step) -> Result<Option<Proof>, Error> {
@@ -528,12 +550,12 @@ fn log_failure(failure: Failure) -> Failure {
 }
 
 /// What the login taught us for the server's.
-fn learned(text: Option<&str>, proof: Proof) -> Learned {
+fn learned(text: Option<&SecretText>, proof: Proof) -> Learned {
     let sent = proof
         .password
         .map(|password: PlainSecret| Secret::Plain(password));
     Learned {
-        secret: sent.or_else(|| text.and_then(Secret::parse)),
+        secret: sent.or_else(|| text.and_then(|text| Secret::parse(text.expose()))),
         scram: proof.scram,
     }
 }

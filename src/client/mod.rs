@@ -15,6 +15,7 @@ pub mod handshake;
 mod journal;
 mod linked;
 mod login;
+mod method;
 #[cfg(test)]
 mod model;
 mod orders;

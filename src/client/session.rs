@@ -375,9 +375,10 @@ impl Session {
 
     /// Takes a server. `None`: it is ready for the client's bytes. Else it is being made ready.
     fn link(&mut self, pooled: Pooled, now: u64) -> Option<Step> {
-        let Ok(pooled) = pooled.rehomed(self.worker) else {
+        let Ok(mut pooled) = pooled.rehomed(self.worker) else {
             return Some(self.enqueue(now));
         };
+        pooled.server.served = true;
         let server = &pooled.server;
         self.entry.request_begins(now);
         self.entry.enter(Phase::Active, now);
@@ -408,7 +409,8 @@ impl Session {
 
     /// The server is the client's.
     #[inline]
-    fn linked(&mut self, pooled: Pooled, now: u64) {
+    fn linked(&mut self, mut pooled: Pooled, now: u64) {
+        pooled.server.served = true;
         pooled.server.entry.link(self.entry.id, now);
         self.entry.set_server(pooled.server.entry.id);
         if let Some(counters) = self.pool.counters(self.worker) {

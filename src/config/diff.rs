@@ -31,6 +31,8 @@ pub enum Change {
     },
     /// Stored secrets changed: they hold for the next login.
     Secrets,
+    /// The rules of `auth_hba_file`, or the maps they name, changed: they hold for the next login.
+    Rules,
 }
 
 /// What a changed database asks of its pools.
@@ -72,6 +74,7 @@ impl fmt::Display for Change {
             }
             Self::User { name } => write!(f, "user {name}"),
             Self::Secrets => write!(f, "secrets"),
+            Self::Rules => write!(f, "HBA rules"),
         }
     }
 }
@@ -98,6 +101,9 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     );
     if old.secrets != new.secrets {
         changes.push(Change::Secrets);
+    }
+    if old.rules != new.rules {
+        changes.push(Change::Rules);
     }
     changes
 }

@@ -2,13 +2,14 @@
 //!
 //! Owns `DATABASE_URL` (a connection URI: PostgreSQL docs, `libpq-connstring-uris`) or, in its place, `DB_HOST`
 //! and its like, and every setting of the table under its name in upper case. An empty variable is an unset
-//! one. Never prints a value of the URL, which holds a password.
+//! one. With `AUTH_TYPE=any` the URL's user is everybody. Never prints a value of the URL, which holds a password.
 
 use std::collections::HashMap;
 
 use crate::config::Draft;
 use crate::config::databases::{self, Database, Host};
 use crate::config::error::{Error, Place, Problem};
+use crate::config::kind::AuthType;
 use crate::config::settings::TABLE;
 use crate::config::users::SecretText;
 
@@ -59,6 +60,12 @@ pub(crate) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
         }
     }
     databases::check_name(name).map_err(|problem| problem.at(at()))?;
+    if draft.settings.auth_type == AuthType::Any {
+        // Nobody proves a name, so there is one for all: without it no client could get a server.
+        let needed = || Problem::Conflict("AUTH_TYPE=any needs a user, whom everybody is".into());
+        database.user = Some(target.user.clone().ok_or_else(|| needed().at(at()))?);
+        database.password = target.password.clone().map(SecretText::new);
+    }
     draft.databases.insert(name.to_owned(), database);
     if let Some((user, password)) = target.user.zip(target.password) {
         draft.secrets.insert(user, SecretText::new(password));
@@ -296,6 +303,24 @@ mod tests {
         .unwrap();
         assert_eq!(draft.databases["app"].host, Host::Tcp("db".into()));
         assert_eq!(draft.secrets["u"].expose(), "p");
+    }
+
+    #[test]
+    fn with_auth_type_any_everybody_is_the_user_of_the_url() {
+        let url = ("DATABASE_URL", "postgres://u:p@db/app");
+        let any = draft(&[url, ("AUTH_TYPE", "any")]).unwrap();
+        let app = &any.databases["app"];
+        assert_eq!(app.user.as_deref(), Some("u"));
+        assert_eq!(app.password.as_ref().map(SecretText::expose), Some("p"));
+        let md5 = draft(&[url]).unwrap();
+        assert_eq!(md5.databases["app"].user, None);
+        let parts = [("DB_HOST", "db"), ("DB_USER", "u"), ("AUTH_TYPE", "any")];
+        let any = draft(&parts).unwrap();
+        assert_eq!(any.databases["*"].user.as_deref(), Some("u"));
+        assert_eq!(
+            refused(&[("DATABASE_URL", "postgres://db/app"), ("AUTH_TYPE", "any")]),
+            "environment: DATABASE_URL: AUTH_TYPE=any needs a user, whom everybody is"
+        );
     }
 
     #[test]

@@ -137,6 +137,9 @@ pub enum Problem {
     /// The line cannot be read in this dialect.
     #[error("syntax error: {0}")]
     Syntax(String),
+    /// A line of an HBA or ident file that cannot be used, in words.
+    #[error("{0}")]
+    Rule(String),
     /// `key = value` before the first `[section]`.
     #[error("value \"{key}\" before any section")]
     NoSection {

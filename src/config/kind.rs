@@ -638,6 +638,8 @@ pub enum AuthType {
     ScramSha256,
     /// A TLS certificate made out to the user's name.
     Cert,
+    /// As the first line of `auth_hba_file` says that matches.
+    Hba,
 }
 
 impl AuthType {
@@ -663,6 +665,7 @@ impl AuthType {
             Self::Md5 => "md5",
             Self::ScramSha256 => "scram-sha-256",
             Self::Cert => "cert",
+            Self::Hba => "hba",
         }
     }
 }
@@ -682,6 +685,7 @@ impl Value for AuthType {
             Self::Md5,
             Self::ScramSha256,
             Self::Cert,
+            Self::Hba,
         ];
         let found = word(text, Self::WORDS)?;
         types

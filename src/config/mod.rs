@@ -20,6 +20,9 @@ pub mod databases;
 pub mod diff;
 mod env;
 mod error;
+mod fields;
+pub mod hba;
+pub mod ident;
 mod ini;
 pub mod kind;
 pub mod peers;
@@ -56,6 +59,8 @@ pub struct Config {
     pub users: HashMap<String, UserSettings>,
     /// Secrets by user name: the `auth_file`, and what the environment or a TOML file adds.
     pub secrets: HashMap<String, SecretText>,
+    /// What `auth_hba_file` says; `None` unless `auth_type` is `hba`.
+    pub rules: Option<Arc<hba::Rules>>,
     /// What the administrator should know, each with its place.
     pub warnings: Vec<String>,
     /// The file it was read from; `None`: the environment, or a test.
@@ -73,12 +78,16 @@ impl Config {
     /// Reads the same file again, for a reload of `self`.
     ///
     /// Settings that only a restart can change keep their running values; the changes name them. A snapshot
-    /// from the environment stays as it is, since a process's environment does not change.
+    /// from the environment keeps its settings, since a process's environment does not change.
     pub fn reload(&self) -> Result<(Self, Vec<Change>), Error> {
         // SET may have named another file; without any it is the environment.
         let named = self.settings.conffile.as_ref();
         let Some(path) = self.path.as_ref().map(|path| named.unwrap_or(path)) else {
-            return Ok((self.clone(), Vec::new()));
+            let mut new = self.clone();
+            new.warnings.clear();
+            new.read_rules()?;
+            let changes = diff::diff(self, &new);
+            return Ok((new, changes));
         };
         let mut draft = Draft::read(path)?;
         let mut changes = diff::restart_changes(&self.settings, &draft.settings);
@@ -86,6 +95,40 @@ impl Config {
         let new = draft.finish(Some(path))?;
         changes.extend(diff::diff(self, &new));
         Ok((new, changes))
+    }
+
+    /// Reads `auth_hba_file` and `auth_ident_file`, if `auth_type` asks for them. On an error the rules are as before.
+    pub fn read_rules(&mut self) -> Result<(), Error> {
+        let settings = &self.settings;
+        if settings.auth_type != AuthType::Hba {
+            self.rules = None;
+            return Ok(());
+        }
+        let about = |key: &str| Place::default().about(key);
+        // The one file that is not named by a line of its own in the place of an error.
+        let named = |key: &'static str| {
+            move |mut error: Error| {
+                if *error.place == Place::default() {
+                    *error.place = about(key);
+                }
+                error
+            }
+        };
+        let Some(file) = &settings.auth_hba_file else {
+            return Err(Problem::Missing {
+                key: "auth_hba_file",
+            }
+            .at(about("auth_type = hba")));
+        };
+        let maps = match &settings.auth_ident_file {
+            Some(file) => ident::read(file, &fields::Disk, &mut self.warnings)
+                .map_err(named("auth_ident_file"))?,
+            None => ident::Maps::default(),
+        };
+        let rules = hba::read(file, &fields::Disk, &maps, &mut self.warnings)
+            .map_err(named("auth_hba_file"))?;
+        self.rules = Some(Arc::new(rules));
+        Ok(())
     }
 
     /// Reads the environment: `DATABASE_URL`, and every setting under its name in upper case.
@@ -170,16 +213,19 @@ impl Draft {
             .into_iter()
             .map(|(name, database)| (name, Arc::new(database)))
             .collect();
-        Ok(Config {
+        let mut config = Config {
             settings: self.settings,
             fallback: databases.remove("*"),
             databases,
             peers: self.peers,
             users: self.users,
             secrets: self.secrets,
+            rules: None,
             warnings: self.warnings,
             path: path.map(Path::to_path_buf),
-        })
+        };
+        config.read_rules()?;
+        Ok(config)
     }
 }
 

@@ -281,9 +281,13 @@ settings! {
             stats_users: Vec<String> = Some(""), Kind::List, Live,
                 "Users who may run the console's SHOW commands.";
             auth_type: AuthType = Some("md5"), Kind::Enum(AuthType::WORDS), Live,
-                "How clients prove who they are. `hba`, `ldap` and `pam` are refused in this version.";
+                "How clients prove who they are; `hba`: as `auth_hba_file` says. `ldap` and `pam` are refused in this version.";
             auth_file: Option<PathBuf> = None, Kind::Text, Live,
                 "File of users and their secrets, `\"user\" \"secret\"` a line.";
+            auth_hba_file: Option<PathBuf> = Some(""), Kind::Text, Live,
+                "Rules for `auth_type = hba`, in the form of PostgreSQL's `pg_hba.conf`; read again on reload.";
+            auth_ident_file: Option<PathBuf> = None, Kind::Text, Live,
+                "Maps that `map=` in `auth_hba_file` names, in the form of `pg_ident.conf`; read again on reload.";
             auth_user: Option<String> = None, Kind::Text, Live,
                 "User that runs `auth_query` to look up users who are not in `auth_file`. Also per database.";
             auth_query: String = Some(WHEN_QUERY), Kind::Text, Live,
@@ -428,10 +432,6 @@ settings! {
                 "Accept a connection when its first data arrive.";
         }
         Login {
-            auth_hba_file = Some(""), Kind::Text, Live, Support::DefaultOnly,
-                "Rules for `auth_type = hba`.";
-            auth_ident_file = None, Kind::Text, Live, Support::DefaultOnly,
-                "Maps of system users for `auth_type = hba`.";
             auth_ldap_options = None, Kind::Text, Live, Support::DefaultOnly,
                 "Options for `auth_type = ldap`.";
         }

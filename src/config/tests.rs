@@ -223,3 +223,67 @@ fn a_configured_database_comes_before_an_alias_and_not_before_the_console() {
     assert!(!config.is_console("pgcat"));
     assert!(config.is_console("pgbouncer"));
 }
+
+/// A folder with an ini that wants HBA, and these two files.
+fn hba(rules: &str, maps: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = write(&folder, "hba.conf", rules);
+    let maps = write(&folder, "ident.conf", maps);
+    let ini = format!(
+        "[pgbouncer]\nauth_type = hba\nauth_hba_file = {}\nauth_ident_file = {}\n",
+        rules.display(),
+        maps.display()
+    );
+    let path = write(&folder, "a.ini", &ini);
+    (folder, path)
+}
+
+fn refused(path: &Path, folder: &tempfile::TempDir) -> String {
+    let error = Config::load(path).unwrap_err().to_string();
+    error.replace(&folder.path().display().to_string(), "")
+}
+
+#[test]
+fn hba_files_are_read_with_their_maps_and_read_again_on_reload() {
+    let (folder, path) = hba("local all all peer map=m\nhost all +x all md5\n", "m a b\n");
+    let running = Config::load(&path).unwrap();
+    assert!(!running.rules.as_ref().unwrap().is_empty());
+    assert_eq!(running.warnings.len(), 1);
+    assert_eq!(running.reload().unwrap().1, []);
+    write(&folder, "ident.conf", "m a c\n");
+    let (_, changes) = running.reload().unwrap();
+    assert_eq!(changes, [Change::Rules]);
+    assert_eq!(changes[0].to_string(), "HBA rules");
+}
+
+#[test]
+fn a_bad_hba_or_ident_file_is_refused_by_file_and_line() {
+    let (folder, path) = hba("\nlocal all all pear\n", "");
+    assert_eq!(
+        refused(&path, &folder),
+        "/hba.conf:2: unknown method \"pear\": expected one of trust, reject, md5, scram-sha-256, password, peer, cert"
+    );
+    let (folder, path) = hba("local all all peer\n", "\n\nm a\n");
+    assert_eq!(
+        refused(&path, &folder),
+        "/ident.conf:3: expected the name of a map, a system user and a login user"
+    );
+    std::fs::remove_file(folder.path().join("hba.conf")).unwrap();
+    write(&folder, "ident.conf", "");
+    assert!(refused(&path, &folder).starts_with("auth_hba_file: cannot read /hba.conf: "));
+    let path = write(&folder, "a.ini", "[pgbouncer]\nauth_type = hba\n");
+    assert_eq!(
+        refused(&path, &folder),
+        "auth_type = hba: auth_hba_file is missing"
+    );
+}
+
+#[test]
+fn without_auth_type_hba_its_files_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let ini = "[pgbouncer]\nauth_hba_file = /no/hba\nauth_ident_file = /no/ident\n";
+    let mut config = Config::load(&write(&folder, "a.ini", ini)).unwrap();
+    assert!(config.rules.is_none());
+    config.settings.set("auth_type", "hba").unwrap();
+    assert!(config.read_rules().is_err());
+}

@@ -76,6 +76,13 @@ impl Reloader {
             .settings
             .set(key, value)
             .map_err(|problem| problem.to_string())?;
+        if ["auth_type", "auth_hba_file", "auth_ident_file"].contains(&key) {
+            config.warnings.clear();
+            config.read_rules().map_err(|error| error.to_string())?;
+            for warning in &config.warnings {
+                tracing::warn!("{warning}");
+            }
+        }
         let notice = match applied {
             Applied::Now => None,
             Applied::NewConnections => Some(format!("{key} takes effect on new connections")),

@@ -462,11 +462,11 @@ impl TlsStream {
         self.peer_certificate().is_some()
     }
 
-    /// Was the peer's certificate made out to this name: its CN, or a DNS name among its alternative names?
-    pub fn peer_is_named(&self, name: &str) -> bool {
+    /// Does a name of the peer's certificate pass the test: its CN, or a DNS name among its alternative names?
+    pub fn peer_has_name(&self, test: impl Fn(&str) -> bool) -> bool {
         self.peer_certificate()
             .and_then(certificate::Certificate::parse)
-            .is_some_and(|certificate| certificate.is_named(name))
+            .is_some_and(|certificate| certificate.has_name(test))
     }
 
     fn peer_certificate(&self) -> Option<&[u8]> {

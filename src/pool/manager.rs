@@ -8,6 +8,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
+use super::auth_query::{Answer, Question};
+use super::gather::Gather;
 use super::limits::Limits;
 use super::peers::Peers;
 use super::{Admission, Pool, PoolSettings, WaitError};
@@ -90,6 +92,8 @@ pub struct Manager {
     forgotten: Mutex<HashMap<String, Totals>>,
     paused_all: AtomicBool,
     suspended: watch::Sender<bool>,
+    /// `auth_query` for those who are logging in now.
+    pub(super) look_ups: Gather<Question, Answer>,
     started: std::time::Instant,
 }
 
@@ -120,6 +124,7 @@ impl Manager {
             forgotten: Mutex::default(),
             paused_all: AtomicBool::new(false),
             suspended: watch::Sender::new(false),
+            look_ups: Gather::default(),
             started: tokio::time::Instant::now().into_std(),
         }
     }
@@ -173,6 +178,26 @@ impl Manager {
             Arc::new(pool)
         });
         pool.clone()
+    }
+
+    /// The pool that `auth_query` runs in: as this user, also where clients of the database are somebody else.
+    pub(super) fn pool_of_auth_user(
+        &self,
+        config: &Config,
+        database: &Database,
+        auth_user: &str,
+    ) -> Arc<Pool> {
+        match &database.user {
+            Some(forced) if forced != auth_user => {
+                let as_auth_user = Database {
+                    user: Some(auth_user.to_owned()),
+                    password: None,
+                    ..database.clone()
+                };
+                self.pool(config, &as_auth_user, auth_user, Learned::default())
+            }
+            _ => self.pool(config, database, auth_user, Learned::default()),
+        }
     }
 
     /// All pools, in no order.
@@ -229,11 +254,13 @@ impl Manager {
     /// A changed password in the files holds for the next server, without a new login.
     #[allow(clippy::unused_self, reason = "a step of `apply`")]
     fn renew_credentials(&self, config: &Config, database: &Database, pool: &Pool) {
-        let forced = database.user.is_some();
-        if let Some(secret) = config
-            .server_secret(database, &pool.user)
-            .and_then(|text| Secret::parse(text.expose()))
-            && (forced || database.users.is_empty())
+        let stored = match &database.user {
+            // The pool of `auth_query`.
+            Some(forced) if *forced != pool.user => config.secrets.get(&pool.user),
+            _ => config.server_secret(database, &pool.user),
+        };
+        if let Some(secret) = stored.and_then(|text| Secret::parse(text.expose()))
+            && (database.user.is_some() || database.users.is_empty())
         {
             let credentials = Credentials {
                 user: pool.user.clone(),

@@ -9,6 +9,7 @@ pub mod accounting;
 pub mod auth_query;
 pub mod balance;
 mod error;
+mod gather;
 mod janitor;
 mod limits;
 mod manager;

@@ -72,16 +72,7 @@ pub async fn connect(
         let place = (worker, generation);
         let mut connected = greeted.into_server(target, (user, address), registry, place)?;
         if let Some(query) = &target.connect_query {
-            match connected.server.run(query.as_bytes()).await {
-                Err(Error::Query(text)) => tracing::warn!(
-                    server = connected.server.entry.id,
-                    "connect_query failed: {text}"
-                ),
-                result => result?,
-            }
-            if !connected.server.is_clean() {
-                return Err(Error::ConnectQuery);
-            }
+            connected.server.run_connect_query(query).await?;
         }
         dialled.choice.keep();
         Ok(connected)
@@ -238,6 +229,7 @@ impl Greeted {
             created: now,
             idle_since: registry.epoch.micros(now),
             jitter: rand::random(),
+            served: false,
             generation,
             address,
         });

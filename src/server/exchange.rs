@@ -38,6 +38,37 @@ impl Server {
         failure.map_or(Ok(()), |text| Err(Error::Query(text)))
     }
 
+    /// Undoes what clients may have changed of what the names in a query of ours mean: who we are, in which schemas
+    /// names are looked for, and temporary tables, which come before those of the system. `connect_query` makes the session
+    /// again what it was. Costs nothing if there was no client.
+    pub async fn forget_clients(&mut self, connect_query: Option<&str>) -> Result<(), Error> {
+        if !self.served {
+            return Ok(());
+        }
+        self.run(b"RESET SESSION AUTHORIZATION; RESET search_path; DISCARD TEMP")
+            .await?;
+        self.served = false;
+        match connect_query {
+            Some(query) => self.run_connect_query(query).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Runs `connect_query`; an error in it is logged and ignored.
+    pub(super) async fn run_connect_query(&mut self, query: &str) -> Result<(), Error> {
+        match self.run(query.as_bytes()).await {
+            Err(Error::Query(text)) => {
+                tracing::warn!(server = self.entry.id, "connect_query failed: {text}");
+            }
+            result => result?,
+        }
+        if self.is_clean() {
+            Ok(())
+        } else {
+            Err(Error::ConnectQuery)
+        }
+    }
+
     /// Runs a query with one text parameter by the extended protocol; returns the columns of its
     /// first row. For `auth_query`: a parameter can't be anything but a value.
     pub async fn ask(

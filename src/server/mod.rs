@@ -148,6 +148,8 @@ pub struct Server {
     /// Fraction (0 to 1) by which its life is shortened, so that servers made together do not all
     /// go together.
     pub jitter: f64,
+    /// A client has had it since it was connected, or since [`forget_clients`](Self::forget_clients).
+    pub served: bool,
     /// The pool's generation it belongs to; an outdated one is closed.
     pub generation: u64,
     /// Where it is.

@@ -25,10 +25,12 @@ mod support;
 
 mod admin;
 mod auth;
+mod auth_query;
 mod cancel;
 mod churn;
 mod compat;
 mod copy;
+mod hba;
 mod hosts;
 mod large;
 mod lifetime;

@@ -27,6 +27,7 @@ pub struct Ini {
     users: BTreeMap<String, String>,
     peers: BTreeMap<String, String>,
     secrets: BTreeMap<String, String>,
+    files: BTreeMap<String, String>,
 }
 
 impl Ini {
@@ -55,6 +56,7 @@ impl Ini {
             databases: [("*", server.as_str())].into_iter().map(own).collect(),
             users: BTreeMap::new(),
             peers: BTreeMap::new(),
+            files: BTreeMap::new(),
             secrets: secrets
                 .chain([("postgres".to_owned(), password("postgres"))])
                 .collect(),
@@ -104,6 +106,18 @@ impl Ini {
     /// A line of the auth file.
     pub fn secret(&mut self, user: &str, secret: &str) -> &mut Self {
         self.secrets.insert(user.to_owned(), secret.to_owned());
+        self
+    }
+
+    /// No line of the auth file for this user.
+    pub fn no_secret(&mut self, user: &str) -> &mut Self {
+        self.secrets.remove(user);
+        self
+    }
+
+    /// A file beside the ini; the settings name it as it is, for the pooler runs there.
+    pub fn file(&mut self, name: &str, text: &str) -> &mut Self {
+        self.files.insert(name.to_owned(), text.to_owned());
         self
     }
 
@@ -185,6 +199,11 @@ impl Pooler {
     /// Where its files are.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Its Unix socket, if `unix_socket_dir` is its own directory, `.`.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join(format!(".s.PGSQL.{}", self.port))
     }
 
     /// What a driver connects to, as the user `app`.
@@ -319,11 +338,32 @@ impl PoolRow {
 }
 
 fn write(directory: &Path, ini: &Ini) {
-    for (name, text) in [("userlist.txt", ini.userlist()), ("pooler.ini", ini.text())] {
+    let own = [("userlist.txt", ini.userlist()), ("pooler.ini", ini.text())];
+    let own = own.iter().map(|(name, text)| (*name, text));
+    let others = ini.files.iter().map(|(name, text)| (name.as_str(), text));
+    for (name, text) in own.chain(others) {
         let path = directory.join(name);
         std::fs::write(&path, text).unwrap();
         process::hand_over(&path);
     }
+}
+
+/// Runs the program with this option and the configuration, to its end: success, and what it said.
+pub fn run_once(option: &str, change: impl FnOnce(&mut Ini)) -> (bool, String) {
+    let directory = process::directory();
+    let mut ini = Ini::new(free_port(), &directory);
+    change(&mut ini);
+    write(&directory, &ini);
+    let output = process::command(binary(), &directory)
+        .args([option, "pooler.ini"])
+        .output()
+        .unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
 }
 
 /// The program to test. Where servers run under another account than ours, a copy that this account

@@ -138,10 +138,10 @@ impl<'a> Certificate<'a> {
         elements(self.alternatives).any(|(tag, _)| matches!(tag, DNS_NAME | IP_ADDRESS))
     }
 
-    /// Is it made out to this name, to the letter?
-    pub fn is_named(&self, name: &str) -> bool {
-        !name.is_empty()
-            && (self.common_name() == Some(name) || self.dns_names().any(|known| known == name))
+    /// Does a name that it is made out to pass the test?
+    pub fn has_name(&self, test: impl Fn(&str) -> bool) -> bool {
+        let mut names = self.common_name().into_iter().chain(self.dns_names());
+        names.any(|name| !name.is_empty() && test(name))
     }
 
     /// Is the common name this host, or a wildcard for it? Only for a certificate without host names.
