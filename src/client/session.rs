@@ -379,6 +379,7 @@ impl Session {
             return Some(self.enqueue(now));
         };
         pooled.server.served = true;
+        pooled.server.served = true;
         let server = &pooled.server;
         self.entry.request_begins(now);
         self.entry.enter(Phase::Active, now);
@@ -409,8 +410,7 @@ impl Session {
 
     /// The server is the client's.
     #[inline]
-    fn linked(&mut self, mut pooled: Pooled, now: u64) {
-        pooled.server.served = true;
+    fn linked(&mut self, pooled: Pooled, now: u64) {
         pooled.server.entry.link(self.entry.id, now);
         self.entry.set_server(pooled.server.entry.id);
         if let Some(counters) = self.pool.counters(self.worker) {
