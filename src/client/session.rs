@@ -379,7 +379,6 @@ impl Session {
             return Some(self.enqueue(now));
         };
         pooled.server.served = true;
-        pooled.server.served = true;
         let server = &pooled.server;
         self.entry.request_begins(now);
         self.entry.enter(Phase::Active, now);
