@@ -61,20 +61,16 @@ pub async fn serve(
         } else {
             limit
         };
-    let route = match timeout_at(deadline, handshake(&context, connection, admission, worker)).await
-    {
-        Ok(Ok(Some(route))) => route,
-        Ok(Ok(None)) => return None,
-        Ok(Err(Refused { error, who })) => {
+    let place = (worker, deadline);
+    let route = match handshake(&context, connection, admission, place).await {
+        Ok(Some(route)) => route,
+        Ok(None) => return None,
+        Err(Refused { error, who }) => {
             let conn = match who {
                 Some((database, user)) => conn.named(&database, &user),
                 None => conn,
             };
             conn.refused(&context, &error);
-            return None;
-        }
-        Err(_) => {
-            conn.refused(&context, &Error::LoginTimeout);
             return None;
         }
     };

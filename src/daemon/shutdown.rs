@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::interval;
 
 use super::accept::Acceptors;
+use super::systemd::{self, State};
 use crate::admin::Shutdown;
 use crate::client::Context;
 use crate::stats::Order;
@@ -69,6 +70,7 @@ impl Request {
 }
 
 fn begin(how: Shutdown, acceptors: &Acceptors, context: &Context) {
+    systemd::notify(State::Stopping);
     acceptors.close_tcp();
     context.shut_down();
     context.manager.end_suspension();

@@ -219,7 +219,9 @@ impl Manager {
                         pool.reconnect();
                     }
                 }
-                None => self.remove(&pool),
+                None if removed.contains(pool.database.as_str()) => self.remove(&pool),
+                // Made by a `*` that is no more: it goes when nobody uses it any more, as in PgBouncer.
+                None => {}
             }
             pool.feed();
         }

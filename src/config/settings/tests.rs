@@ -101,10 +101,7 @@ fn a_setting_we_do_not_have_takes_its_default_or_nothing() {
         settings.assign("sbuf_loopcnt", "1").unwrap(),
         Some(ONE_THREADED)
     );
-    let refused = [
-        ("auth_ldap_options", "ldapserver=x"),
-        ("auth_type", "ldap"),
-    ];
+    let refused = [("auth_ldap_options", "ldapserver=x"), ("auth_type", "ldap")];
     for (name, value) in refused {
         let error = settings.assign(name, value).unwrap_err().to_string();
         assert_eq!(
