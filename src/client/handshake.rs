@@ -132,7 +132,8 @@ pub async fn handshake(
         Err(error) => return Err(refuse(&mut connection, error, None).await),
     };
     let who = Some((wanted.database.clone(), wanted.user.clone()));
-    Conn::new(admission.id(), connection.stream.peer())
+    let port = config.settings.listen_port;
+    Conn::new(admission.id(), connection.stream.peer(), port)
         .named(&wanted.database, &wanted.user)
         .attempts(
             context,

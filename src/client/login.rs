@@ -53,8 +53,10 @@ pub async fn serve(
     worker: usize,
 ) -> Option<Operator> {
     let connection = Connection::new(socket.attach().ok()?);
-    let conn = Conn::new(admission.id(), connection.stream.peer());
-    let limit = context.config.load().settings.client_login_timeout;
+    let config = context.config.load();
+    let port = config.settings.listen_port;
+    let conn = Conn::new(admission.id(), connection.stream.peer(), port);
+    let limit = config.settings.client_login_timeout;
     let deadline = Instant::now()
         + if limit.is_zero() {
             Duration::from_secs(365 * 86_400)
@@ -438,6 +440,7 @@ async fn greet_operator(
         &connection,
         (worker, KeyKind::new(admission.id(), long_key)),
     );
+    *entry.application_name.lock() = wanted.application_name();
     let mut out = Vec::new();
     let version = context.console_version.as_bytes();
     for (name, value) in [

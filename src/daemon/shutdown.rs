@@ -57,6 +57,7 @@ impl Request {
                         begin(how, acceptors, context);
                     }
                     if is_over(how, context) {
+                        tracing::info!("{} connections dropped, exiting", waited_for(how));
                         return;
                     }
                 }
@@ -79,6 +80,14 @@ fn begin(how: Shutdown, acceptors: &Acceptors, context: &Context) {
         context.manager.pause(None);
         context.manager.end_waiting();
         context.manager.order_clients(None, Order::ShuttingDown);
+    }
+}
+
+/// Whose end the end waits for.
+fn waited_for(how: Shutdown) -> &'static str {
+    match how {
+        Shutdown::Now | Shutdown::WaitForServers => "server",
+        Shutdown::WaitForClients => "client",
     }
 }
 
