@@ -22,8 +22,8 @@ use crate::pool::{Admission, Pool, WaitError, auth_query};
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
 use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
+use crate::stats::Phase;
 use crate::stats::registry::{ClientEntry, ClientGuard, NewClient, Peer};
-use crate::stats::{Order, Phase};
 
 /// Bytes of a cancel key in protocol 3.2 (PostgreSQL's own choice), and before.
 const LONG_KEY: usize = 32;
@@ -206,7 +206,7 @@ impl Client {
         }
         // Whoever suspends says so first, and gives orders to those who are listed then.
         if self.context.manager.is_suspended() {
-            entry.order(Order::Suspend);
+            entry.suspend();
         }
         if let Err(error) = self.warm(&entry, deadline).await {
             self.refuse(conn, error).await;

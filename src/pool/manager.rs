@@ -391,7 +391,9 @@ impl Manager {
     /// accepted. [`restless_clients`](Self::restless_clients) are those for whom it has not come yet.
     pub fn suspend(&self) {
         self.suspended.send_replace(true);
-        self.order_clients(None, crate::stats::Order::Suspend);
+        for client in self.parts.registry.clients() {
+            client.suspend();
+        }
     }
 
     /// Does SUSPEND hold?
