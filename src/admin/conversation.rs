@@ -154,6 +154,8 @@ impl<'a> Conversation<'a> {
             )
         };
         backend::error_response(&mut self.out, &message);
+        // The text may repeat what was sent, so only as much of it as was answered.
+        tracing::error!("{}", message.message);
         if error.is_fatal() {
             return Step::Close;
         }

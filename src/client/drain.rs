@@ -53,7 +53,13 @@ async fn settle(pooled: &mut Pooled, relay: &mut Relay, orderly: bool) -> Result
     if pooled.server.state.doom.is_some() || pooled.server.state.pipeline.is_unsure() {
         return Err(Doom::ClientLeft);
     }
-    let grace = if orderly { GRACE } else { Duration::ZERO };
+    // Breaking off a COPY ends it; a cancel request at the same time would leave it open which of the two did.
+    let in_copy = pooled.server.state.pipeline.takes_copy_data();
+    let grace = if orderly || in_copy {
+        GRACE
+    } else {
+        Duration::ZERO
+    };
     ask(pooled);
     if timeout_at(Instant::now() + grace, read_all(pooled, relay))
         .await

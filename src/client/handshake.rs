@@ -14,6 +14,9 @@
 //! a user whom `auth_query` does not find is told so at once, as by PgBouncer.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::journal::Conn;
 use super::method::{self, Way};
@@ -41,6 +44,9 @@ const NEWEST: u32 = 0x0003_0002;
 
 /// The first byte of a TLS connection: a record of the handshake (RFC 8446 §5.1).
 const CLIENT_HELLO: u8 = 0x16;
+
+/// How long a refusal may take to get off.
+const REFUSAL: Duration = Duration::from_secs(1);
 
 /// What a connection turned out to be for.
 #[derive(Debug)]
@@ -106,15 +112,15 @@ pub struct Refused {
     pub who: Option<(String, String)>,
 }
 
-/// Runs the handshake. `None`: the client went away, which is not worth a word. Errors are sent to the client here.
+/// Runs the handshake, until `deadline` at the latest. `None`: the client went away, which is not worth a word. Errors are sent to the client here.
 pub async fn handshake(
     context: &Arc<Context>,
     connection: Connection,
     admission: Admission,
-    worker: usize,
+    (worker, deadline): (usize, Instant),
 ) -> Result<Option<Route>, Refused> {
     let tls = context.manager.parts().tls.load();
-    let (mut connection, message) = match first_packet(&tls.clients, connection).await {
+    let (mut connection, message) = match first_packet(&tls.clients, connection, deadline).await {
         First::Startup(connection, message) => (connection, message),
         First::Cancel { pid, key } => return Ok(Some(Route::Cancel { pid, key })),
         First::Nothing => return Ok(None),
@@ -128,7 +134,8 @@ pub async fn handshake(
         Err(error) => return Err(refuse(&mut connection, error, None).await),
     };
     let who = Some((wanted.database.clone(), wanted.user.clone()));
-    Conn::new(admission.id(), connection.stream.peer())
+    let port = config.settings.listen_port;
+    Conn::new(admission.id(), connection.stream.peer(), port)
         .named(&wanted.database, &wanted.user)
         .attempts(
             context,
@@ -144,7 +151,8 @@ pub async fn handshake(
         admission,
         worker,
     };
-    match login.run().await {
+    let outcome = timeout_at(deadline, login.run()).await;
+    match outcome.unwrap_or(Err(Error::LoginTimeout)) {
         Ok(Some(granted)) => Ok(Some(login.route(granted))),
         Ok(None) => Ok(None),
         Err(error) => Err(refuse(&mut login.connection, error, who).await),
@@ -158,8 +166,8 @@ async fn refuse(
 ) -> Refused {
     let mut out = Vec::new();
     error.encode(&mut out);
-    // A client that does not read its refusal has gone already.
-    let _ = connection.send_all(&out).await;
+    // A client that does not read its refusal has gone already, or is of no interest any more.
+    let _ = timeout(REFUSAL, connection.send_all(&out)).await;
     Refused { error, who }
 }
 
@@ -175,21 +183,22 @@ enum First {
     Refused(Connection, Error),
 }
 
-async fn first_packet(tls: &WithClients, mut connection: Connection) -> First {
+async fn first_packet(tls: &WithClients, mut connection: Connection, deadline: Instant) -> First {
     loop {
         let can_encrypt = tls.is_offered() && matches!(connection.stream, Stream::Tcp(_));
         if can_encrypt && connection.kept.first() == Some(&CLIENT_HELLO) {
-            match encrypt(tls, connection).await {
-                Some(encrypted) => connection = encrypted,
-                None => return First::Nothing,
+            match timeout_at(deadline, encrypt(tls, connection)).await {
+                Ok(Some(encrypted)) => connection = encrypted,
+                Ok(None) | Err(_) => return First::Nothing,
             }
             continue;
         }
         let (packet, used) = match startup::read(&connection.kept) {
             Ok(Some(read)) => read,
-            Ok(None) => match connection.read_more().await {
-                Ok(n) if n > 0 => continue,
-                _ => return First::Nothing,
+            Ok(None) => match timeout_at(deadline, connection.read_more()).await {
+                Ok(Ok(n)) if n > 0 => continue,
+                Ok(_) => return First::Nothing,
+                Err(_) => return First::Refused(connection, Error::LoginTimeout),
             },
             Err(error) => return First::Refused(connection, error.into()),
         };
@@ -218,9 +227,9 @@ async fn first_packet(tls: &WithClients, mut connection: Connection) -> First {
             return First::Nothing;
         }
         if encrypts {
-            match encrypt(tls, connection).await {
-                Some(encrypted) => connection = encrypted,
-                None => return First::Nothing,
+            match timeout_at(deadline, encrypt(tls, connection)).await {
+                Ok(Some(encrypted)) => connection = encrypted,
+                Ok(None) | Err(_) => return First::Nothing,
             }
         }
     }

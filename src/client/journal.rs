@@ -17,17 +17,20 @@ pub struct Conn {
     database: String,
     user: String,
     peer: Peer,
+    /// Ours, which stands for a Unix socket's.
+    port: u16,
     since: tokio::time::Instant,
 }
 
 impl Conn {
     /// A connection that has just come.
-    pub fn new(id: u64, peer: Peer) -> Self {
+    pub fn new(id: u64, peer: Peer, port: u16) -> Self {
         Self {
             id,
             database: "(nodb)".to_owned(),
             user: "(nouser)".to_owned(),
             peer,
+            port,
             since: tokio::time::Instant::now(),
         }
     }
@@ -111,6 +114,10 @@ impl fmt::Display for Conn {
             f,
             "C-{:#x}: {}/{}@{}",
             self.id, self.database, self.user, self.peer
-        )
+        )?;
+        match self.peer {
+            Peer::Unix(_) => write!(f, ":{}", self.port),
+            Peer::Tcp(_) => Ok(()),
+        }
     }
 }

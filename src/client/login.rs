@@ -22,8 +22,8 @@ use crate::pool::{Admission, Pool, WaitError, auth_query};
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
 use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
+use crate::stats::Phase;
 use crate::stats::registry::{ClientEntry, ClientGuard, NewClient, Peer};
-use crate::stats::{Order, Phase};
 
 /// Bytes of a cancel key in protocol 3.2 (PostgreSQL's own choice), and before.
 const LONG_KEY: usize = 32;
@@ -53,28 +53,26 @@ pub async fn serve(
     worker: usize,
 ) -> Option<Operator> {
     let connection = Connection::new(socket.attach().ok()?);
-    let conn = Conn::new(admission.id(), connection.stream.peer());
-    let limit = context.config.load().settings.client_login_timeout;
+    let config = context.config.load();
+    let port = config.settings.listen_port;
+    let conn = Conn::new(admission.id(), connection.stream.peer(), port);
+    let limit = config.settings.client_login_timeout;
     let deadline = Instant::now()
         + if limit.is_zero() {
             Duration::from_secs(365 * 86_400)
         } else {
             limit
         };
-    let route = match timeout_at(deadline, handshake(&context, connection, admission, worker)).await
-    {
-        Ok(Ok(Some(route))) => route,
-        Ok(Ok(None)) => return None,
-        Ok(Err(Refused { error, who })) => {
+    let place = (worker, deadline);
+    let route = match handshake(&context, connection, admission, place).await {
+        Ok(Some(route)) => route,
+        Ok(None) => return None,
+        Err(Refused { error, who }) => {
             let conn = match who {
                 Some((database, user)) => conn.named(&database, &user),
                 None => conn,
             };
             conn.refused(&context, &error);
-            return None;
-        }
-        Err(_) => {
-            conn.refused(&context, &Error::LoginTimeout);
             return None;
         }
     };
@@ -208,7 +206,7 @@ impl Client {
         }
         // Whoever suspends says so first, and gives orders to those who are listed then.
         if self.context.manager.is_suspended() {
-            entry.order(Order::Suspend);
+            entry.suspend();
         }
         if let Err(error) = self.warm(&entry, deadline).await {
             self.refuse(conn, error).await;
@@ -442,6 +440,7 @@ async fn greet_operator(
         &connection,
         (worker, KeyKind::new(admission.id(), long_key)),
     );
+    *entry.application_name.lock() = wanted.application_name();
     let mut out = Vec::new();
     let version = context.console_version.as_bytes();
     for (name, value) in [

@@ -85,6 +85,13 @@ impl Wanted {
         Ok(wanted)
     }
 
+    /// What the client calls itself; empty: it does not say.
+    pub fn application_name(&self) -> Vec<u8> {
+        let mut tracked = self.tracked.iter();
+        let found = tracked.find(|(name, _)| *name == "application_name");
+        found.map(|(_, value)| value.to_vec()).unwrap_or_default()
+    }
+
     fn options(&mut self, value: &[u8], settings: &Settings) -> Result<(), Error> {
         let tolerant = is_ignored(settings, b"options");
         let pairs = match parse_options(value) {

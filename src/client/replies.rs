@@ -16,6 +16,9 @@ const LONGEST: usize = i32::MAX as usize;
 /// SQLSTATE of a statement name the server does not know.
 const NO_SUCH_STATEMENT: &[u8] = sqlstate::INVALID_SQL_STATEMENT_NAME.as_bytes();
 
+/// SQLSTATE of a query that was cancelled, by a request or by `statement_timeout`.
+const INTERRUPTED: &[u8] = sqlstate::QUERY_CANCELED.as_bytes();
+
 impl Relay {
     /// Takes what the server sent; says how many bytes were used. What goes to the client is put into `out`.
     /// On an error the server's stream makes no sense any more.
@@ -199,6 +202,7 @@ impl Relay {
             }
             None => out.insert().extend_from_slice(frame.bytes),
         }
+        let interrupted = fields.as_ref().and_then(ErrorFields::sqlstate) == Some(INTERRUPTED);
         let severity = fields.and_then(|fields| fields.severity());
         if matches!(severity, Some(b"FATAL" | b"PANIC")) {
             // The last word of a server: nothing of ours needs to follow.
@@ -208,7 +212,7 @@ impl Relay {
             skipped,
             failed,
             in_copy,
-        } = linked.server.pipeline.error()
+        } = linked.server.pipeline.error(interrupted)
         else {
             return;
         };

@@ -22,6 +22,7 @@ mod shutdown;
 mod signals;
 mod start;
 pub mod syslog;
+mod systemd;
 
 pub use start::main;
 

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::interval;
 
 use super::accept::Acceptors;
+use super::systemd::{self, State};
 use crate::admin::Shutdown;
 use crate::client::Context;
 use crate::stats::Order;
@@ -56,6 +57,7 @@ impl Request {
                         begin(how, acceptors, context);
                     }
                     if is_over(how, context) {
+                        tracing::info!("{} connections dropped, exiting", waited_for(how));
                         return;
                     }
                 }
@@ -69,6 +71,7 @@ impl Request {
 }
 
 fn begin(how: Shutdown, acceptors: &Acceptors, context: &Context) {
+    systemd::notify(State::Stopping);
     acceptors.close_tcp();
     context.shut_down();
     context.manager.end_suspension();
@@ -77,6 +80,14 @@ fn begin(how: Shutdown, acceptors: &Acceptors, context: &Context) {
         context.manager.pause(None);
         context.manager.end_waiting();
         context.manager.order_clients(None, Order::ShuttingDown);
+    }
+}
+
+/// Whose end the end waits for.
+fn waited_for(how: Shutdown) -> &'static str {
+    match how {
+        Shutdown::Now | Shutdown::WaitForServers => "server",
+        Shutdown::WaitForClients => "client",
     }
 }
 

@@ -18,6 +18,7 @@ use super::runtime::Runtime;
 use super::shutdown::Request;
 use super::signals::{self, Signals};
 use super::syslog::Filing;
+use super::systemd::{self, State};
 use super::{Error, privileges};
 use crate::admin::{Averages, Console, Control, Shutdown};
 use crate::client::{Context, timeouts};
@@ -201,6 +202,7 @@ fn serve(
             cli::VERSION_LINE,
             manager.parts().workers.count()
         );
+        systemd::notify(State::Ready);
         tokio::select! {
             () = shutdown.carry_out(&acceptors, &context) => {}
             () = signals.obey(&reloader, &shutdown, &manager) => {}
@@ -229,6 +231,7 @@ async fn tick_averages(averages: &Averages, manager: &Manager) {
         let period = manager.parts().config.load().settings.stats_period;
         tokio::time::sleep(period.max(Duration::from_secs(1))).await;
         let line = averages.tick(manager);
+        systemd::notify(State::Status(&line));
         if manager.parts().config.load().settings.log_stats {
             tracing::info!("{line}");
         }

@@ -244,7 +244,9 @@ impl Manager {
                         pool.reconnect();
                     }
                 }
-                None => self.remove(&pool),
+                None if removed.contains(pool.database.as_str()) => self.remove(&pool),
+                // Made by a `*` that is no more: it goes when nobody uses it any more, as in PgBouncer.
+                None => {}
             }
             pool.feed();
         }
@@ -416,7 +418,9 @@ impl Manager {
     /// accepted. [`restless_clients`](Self::restless_clients) are those for whom it has not come yet.
     pub fn suspend(&self) {
         self.suspended.send_replace(true);
-        self.order_clients(None, crate::stats::Order::Suspend);
+        for client in self.parts.registry.clients() {
+            client.suspend();
+        }
     }
 
     /// Does SUSPEND hold?

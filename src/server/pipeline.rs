@@ -147,6 +147,9 @@ pub struct Pipeline<E> {
     /// Syncs sent while COPY data was being taken. Ignored if the COPY went well; if it failed,
     /// nobody can tell whether the server read them before or after.
     doubtful_syncs: u32,
+    /// Syncs that were under way when the server began to take COPY data. It ignores them, unless something that
+    /// is not in the stream breaks the COPY off before it has read them.
+    early_syncs: u32,
     unsure: bool,
     batch: u64,
     /// Something of the extended protocol was sent and no Sync after it: the server is inside of a batch, and of its
@@ -165,6 +168,7 @@ impl<E> Default for Pipeline<E> {
             skipping: false,
             copy: CopyIn::No,
             doubtful_syncs: 0,
+            early_syncs: 0,
             unsure: false,
             batch: 0,
             batch_is_open: false,
@@ -435,10 +439,12 @@ impl<E> Pipeline<E> {
     /// under way, up to the end of the data if that is under way, too.
     fn open_copy(&mut self) {
         self.copy = CopyIn::Open;
+        self.early_syncs = 0;
         let mut at = 1;
         while let Some(expect) = self.entries.get(at).map(|entry| entry.expect) {
             match expect.request() {
                 Request::Sync => {
+                    self.early_syncs += 1;
                     self.entries.remove(at);
                     self.count_out(expect);
                 }
@@ -455,10 +461,10 @@ impl<E> Pipeline<E> {
         self.batch_is_open = last.is_some_and(|entry| !entry.expect.request().ends_with_ready());
     }
 
-    /// An ErrorResponse came.
-    pub fn error(&mut self) -> Failure<E> {
+    /// An ErrorResponse came. `interrupted`: by a cancel request or a time limit, not by what the stream says.
+    pub fn error(&mut self, interrupted: bool) -> Failure<E> {
         let in_copy = std::mem::replace(&mut self.copy, CopyIn::No) != CopyIn::No;
-        if in_copy && self.doubtful_syncs > 0 {
+        if in_copy && (self.doubtful_syncs > 0 || interrupted && self.early_syncs > 0) {
             self.unsure = true;
         }
         self.doubtful_syncs = 0;

@@ -354,6 +354,12 @@ impl ClientEntry {
         self.orders.fetch_or(order as u32, Ordering::SeqCst);
     }
 
+    /// Begins [`Order::Suspend`]. What was said about the one before, perhaps too late, does not count.
+    pub fn suspend(&self) {
+        self.rests.store(false, Ordering::SeqCst);
+        self.order(Order::Suspend);
+    }
+
     /// Nothing of it is under way, and nothing will be before [`go_on`](Self::go_on). Called by its own task.
     pub fn rest(&self) {
         self.rests.store(true, Ordering::SeqCst);

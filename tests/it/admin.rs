@@ -314,6 +314,14 @@ fn show_clients_and_servers_tell_who_holds_what() {
     let servers = pooler.console("SHOW SERVERS");
     let server = servers.find("remote_pid", &pid).expect("our server");
     assert_eq!(servers.get(server, "state"), "idle");
+    let parameters = [
+        ("user", "postgres"),
+        ("database", "pgbouncer"),
+        ("application_name", "operator"),
+    ];
+    let mut console = Wire::login_with(pooler.address(), &parameters, None).unwrap();
+    let clients = console.rows("SHOW CLIENTS");
+    assert!(clients.find("application_name", "operator").is_some());
 }
 
 #[test]

@@ -359,9 +359,12 @@ fn an_administrator_gets_in_by_the_unix_socket_while_it_shuts_down() {
             refused.as_db_error().unwrap().message(),
             "pooler is shutting down"
         );
+        let line = format!("pgbouncer/postgres@unix({}):{port} ", std::process::id());
+        assert!(pooler.log().contains(&line), "{line}");
         drop(console);
         driver.await.unwrap().unwrap();
     });
     drop(client);
     assert!(pooler.wait().success());
+    assert!(pooler.log().contains("client connections dropped, exiting"));
 }

@@ -143,6 +143,31 @@ fn a_daemon_needs_a_pidfile_and_one_of_the_living_stops_it() {
 }
 
 #[test]
+fn systemd_is_told_when_it_is_ready_and_when_it_ends() {
+    let home = Home::new();
+    let systemd = std::os::unix::net::UnixDatagram::bind(home.path("notify")).unwrap();
+    hand_over(&home.path("notify"));
+    systemd
+        .set_read_timeout(Some(crate::support::PATIENCE))
+        .unwrap();
+    let hears = || {
+        let mut buffer = [0; 1000];
+        let length = systemd.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    let mut child = command(binary(), &home.folder)
+        .args(["-q", "a.ini"])
+        .env("NOTIFY_SOCKET", home.path("notify"))
+        .spawn()
+        .unwrap();
+    assert_eq!(hears(), "READY=1\n");
+    assert!(home.accepts());
+    home.signal(Signal::SIGINT);
+    assert_eq!(hears(), "STOPPING=1\n");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn two_processes_share_a_port_and_one_takes_over_from_the_other() {
     let database = postgres().database("process");
     let mut first = Pooler::start(|ini| {

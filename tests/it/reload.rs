@@ -159,3 +159,22 @@ fn a_line_that_is_gone_is_the_default_again() {
     });
     assert_eq!(setting(&pooler, "query_timeout"), "0");
 }
+
+#[test]
+fn clients_of_databases_that_go_are_sent_away_but_not_those_that_the_star_made() {
+    let own = postgres().database("reload");
+    let mut pooler = Pooler::start(|ini| {
+        ini.database("named", "dbname=postgres");
+    });
+    let (mut named, mut made) = (pooler.connect("named"), pooler.connect(&own));
+    named.rows("SELECT 1");
+    made.rows("SELECT 1");
+    pooler.reconfigure(|ini| {
+        ini.without_database("named").without_database("*");
+    });
+    let farewell = named.read_message().unwrap();
+    assert_eq!(farewell.field('M').as_deref(), Some("database removed"));
+    assert_eq!(made.value("SELECT 'stays'"), "stays");
+    let refusal = pooler.login("app", &own, None).err().unwrap();
+    assert_eq!(refusal.text(), format!("no such database: {own}"));
+}

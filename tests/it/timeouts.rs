@@ -83,10 +83,14 @@ fn client_idle_timeout_ends_a_silent_client() {
 #[test]
 fn client_login_timeout_ends_a_connection_that_says_nothing() {
     let (pooler, _) = pooler("client_login_timeout", "1");
-    let mut silent = Wire::connect(pooler.address()).unwrap();
+    let silent = Wire::connect(pooler.address()).unwrap();
     let mut half = Wire::connect(pooler.address()).unwrap();
     half.send(&[0, 0, 0, 50, 0, 3]);
-    assert!(silent.ended() && half.ended());
+    for mut client in [silent, half] {
+        let farewell = client.read_message().unwrap();
+        assert_eq!(farewell.field('M').as_deref(), Some("client_login_timeout"));
+        assert!(client.ended());
+    }
 }
 
 #[test]

@@ -91,6 +91,12 @@ impl Ini {
         self
     }
 
+    /// No line of `[databases]` for this name.
+    pub fn without_database(&mut self, name: &str) -> &mut Self {
+        self.databases.remove(name);
+        self
+    }
+
     /// A line of `[users]`.
     pub fn user(&mut self, name: &str, rest: &str) -> &mut Self {
         self.users.insert(name.to_owned(), rest.to_owned());

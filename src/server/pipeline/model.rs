@@ -234,7 +234,7 @@ impl Pair {
                     in_copy: false,
                 }
             };
-            let mut real = self.real.error();
+            let mut real = self.real.error(false);
             if let Failure::Failed { in_copy, .. } = &mut real {
                 *in_copy = false;
             }

@@ -35,14 +35,14 @@ fn an_error_gives_back_what_was_noted_newest_first() {
         failed: Some("a"),
         in_copy: false,
     };
-    assert_eq!(pipeline.error(), expected);
+    assert_eq!(pipeline.error(false), expected);
     assert_eq!(pipeline.current(), Some(Request::Sync));
 }
 
 #[test]
 fn an_error_before_its_sync_was_sent_skips_until_it_is() {
     let mut pipeline = sent(&[Request::Bind]);
-    pipeline.error();
+    pipeline.error(false);
     assert!(pipeline.is_skipping() && !pipeline.is_idle());
     pipeline.push_sync(Expect::Forward(Request::Sync));
     pipeline.reply(tag::READY_FOR_QUERY).unwrap();
@@ -52,7 +52,7 @@ fn an_error_before_its_sync_was_sent_skips_until_it_is() {
 #[test]
 fn an_error_in_a_simple_query_is_ended_by_ready_for_query() {
     let mut pipeline = sent(&[Request::Query]);
-    assert_eq!(pipeline.error(), Failure::Aside);
+    assert_eq!(pipeline.error(false), Failure::Aside);
     assert!(!pipeline.is_idle());
     pipeline.reply(tag::READY_FOR_QUERY).unwrap();
     assert!(pipeline.is_idle());
@@ -85,7 +85,7 @@ fn copy_data_after_the_copy_failed_is_not_wanted() {
     let mut pipeline = sent(&[Request::Query]);
     pipeline.reply(tag::COPY_IN_RESPONSE).unwrap();
     assert!(pipeline.wants_copy_data());
-    pipeline.error();
+    pipeline.error(false);
     pipeline.reply(tag::READY_FOR_QUERY).unwrap();
     assert!(!pipeline.wants_copy_data() && !pipeline.end_copy());
 }
@@ -95,7 +95,7 @@ fn a_sync_in_the_middle_of_failing_copy_data_makes_the_stream_unsure() {
     let mut pipeline = sent(&[Request::Execute]);
     pipeline.reply(tag::COPY_IN_RESPONSE).unwrap();
     pipeline.push_sync(Expect::Forward(Request::Sync));
-    pipeline.error();
+    pipeline.error(false);
     assert!(pipeline.is_unsure());
     assert!(pipeline.reply(tag::READY_FOR_QUERY).is_ok());
 }
@@ -165,4 +165,14 @@ fn a_second_copy_sent_ahead_gets_its_data_while_the_first_one_ends() {
         let _ = pipeline.reply(tag::COPY_IN_RESPONSE);
     }
     assert!(pipeline.is_idle());
+}
+
+#[test]
+fn a_copy_that_is_cancelled_may_have_left_an_early_sync_unread() {
+    for (interrupted, unsure) in [(false, false), (true, true)] {
+        let mut pipeline = sent(&[Request::Execute, Request::Sync]);
+        pipeline.reply(tag::COPY_IN_RESPONSE).unwrap();
+        pipeline.error(interrupted);
+        assert_eq!(pipeline.is_unsure(), unsure);
+    }
 }
