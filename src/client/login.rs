@@ -11,10 +11,9 @@ use super::error::Ending;
 use super::handshake::{ConsoleLogin, PoolLogin, Refused, Route, handshake};
 use super::journal::Conn;
 use super::parameters::Wanted;
-use super::relay::{Passing, Relay};
+use super::relay::Relay;
 use super::replication::Replica;
 use super::session::{FAREWELL, Left, Parts, Session};
-use super::statements::Statements;
 use super::{Context, Error, cancel};
 use crate::net::{ClientCount, Connection, Detached};
 use crate::pool::peers::sign;
@@ -326,25 +325,12 @@ impl Client {
     }
 
     fn session(self, entry: ClientGuard, tracked: Tracked) -> Box<Session> {
-        let relay = Relay {
-            id: entry.id,
-            statements: Statements::new(self.context.names_held.clone()),
-            tracked,
-            portals: std::collections::HashMap::default(),
-            unsettled: std::collections::HashMap::default(),
-            unnamed_changed: None,
-            fenced: false,
-            skips_alone: false,
-            sync_is_due: false,
-            own: Vec::new(),
-            inbound: Passing::default(),
-            outbound: Passing::default(),
-            terminated: false,
-            is_refused: false,
-            settings: self.pool.settings(),
-            registry: self.context.manager.parts().statements.clone(),
-            names_held: self.context.names_held.clone(),
-        };
+        let relay = Relay::new(
+            (entry.id, tracked),
+            self.pool.settings(),
+            self.context.manager.parts().statements.clone(),
+            self.context.names_held.clone(),
+        );
         Box::new(Session::new(Parts {
             context: self.context,
             connection: self.connection,

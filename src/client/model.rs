@@ -7,7 +7,6 @@ mod backend;
 mod found;
 mod script;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -16,8 +15,8 @@ use self::backend::Backend;
 use self::script::{Batch, script};
 use super::alone::Alone;
 use super::drain;
-use super::relay::{Linked, Outgoing, Passing, Relay};
-use super::statements::{NamesHeld, Statements};
+use super::relay::{Linked, Outgoing, Relay};
+use super::statements::NamesHeld;
 use crate::config::{Config, Database, Host};
 use crate::net::Names;
 use crate::pool::PoolSettings;
@@ -131,27 +130,13 @@ impl Client {
                 needed = direct.sent.len();
             }
         }
-        let names_held = NamesHeld::default();
         Self {
-            relay: Relay {
-                id,
-                statements: Statements::new(names_held.clone()),
-                tracked: Tracked::new(TrackedNames::new(&[])),
-                portals: HashMap::default(),
-                unsettled: HashMap::default(),
-                unnamed_changed: None,
-                fenced: false,
-                skips_alone: false,
-                sync_is_due: false,
-                own: Vec::new(),
-                inbound: Passing::default(),
-                outbound: Passing::default(),
-                terminated: false,
-                is_refused: false,
-                settings: world.0.clone(),
-                registry: world.1.clone(),
-                names_held,
-            },
+            relay: Relay::new(
+                (id, Tracked::new(TrackedNames::new(&[]))),
+                world.0.clone(),
+                world.1.clone(),
+                NamesHeld::default(),
+            ),
             batches,
             said: 0,
             expected: direct.sent,

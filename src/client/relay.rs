@@ -134,6 +134,34 @@ impl<'a> Outgoing<'a> {
 }
 
 impl Relay {
+    /// A client that has said nothing yet: its id and the values it wants for the tracked parameters.
+    pub fn new(
+        (id, tracked): (u64, Tracked),
+        settings: Arc<PoolSettings>,
+        registry: Registry,
+        names_held: NamesHeld,
+    ) -> Self {
+        Self {
+            id,
+            statements: Statements::new(names_held.clone()),
+            tracked,
+            portals: HashMap::default(),
+            unsettled: HashMap::default(),
+            unnamed_changed: None,
+            fenced: false,
+            skips_alone: false,
+            sync_is_due: false,
+            own: Vec::new(),
+            inbound: Passing::default(),
+            outbound: Passing::default(),
+            terminated: false,
+            is_refused: false,
+            settings,
+            registry,
+            names_held,
+        }
+    }
+
     /// Is a message only half through to where it goes?
     pub fn is_mid_message(&self) -> bool {
         (self.inbound.left > 0 && self.inbound.forward) || self.outbound.left > 0

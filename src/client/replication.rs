@@ -43,8 +43,12 @@ impl Replica<'_> {
         let first = std::mem::take(&mut self.connection.kept);
         to_server.see(&first);
         self.pooled.server.connection.queue(&first);
-        let ending = poll_fn(|cx| {
+        poll_fn(|cx| {
             entry.register(cx.waker());
+            Poll::Ready(())
+        })
+        .await;
+        let ending = poll_fn(|cx| {
             scratch::with(|scratch| self.poll(cx, scratch, (&mut to_client, &mut to_server)))
         })
         .await;
@@ -66,11 +70,11 @@ impl Replica<'_> {
         loop {
             let mut moved = false;
             let server = &mut self.pooled.server.connection;
-            if server.has_backlog() && server.poll_flush(cx).is_ready_and(Result::is_err) {
+            if server.has_backlog() && matches!(server.poll_flush(cx), Poll::Ready(Err(_))) {
                 return Poll::Ready(Error::ServerCrashed.into());
             }
             if self.connection.has_backlog()
-                && self.connection.poll_flush(cx).is_ready_and(Result::is_err)
+                && matches!(self.connection.poll_flush(cx), Poll::Ready(Err(_)))
             {
                 return Poll::Ready(Ending::Vanished);
             }
@@ -128,16 +132,6 @@ impl Replica<'_> {
         ];
         let given = reasons.into_iter().find(|(order, _)| orders.has(*order));
         given.map(|(_, error)| error())
-    }
-}
-
-trait ReadyAnd<T> {
-    fn is_ready_and(self, test: impl FnOnce(&T) -> bool) -> bool;
-}
-
-impl<T> ReadyAnd<T> for Poll<T> {
-    fn is_ready_and(self, test: impl FnOnce(&T) -> bool) -> bool {
-        matches!(self, Poll::Ready(value) if test(&value))
     }
 }
 

@@ -19,7 +19,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -85,7 +85,7 @@ pub fn build(
     options: &LogOptions,
 ) -> Result<(impl Subscriber + Send + Sync + 'static, LogHandle), Error> {
     let destination = Arc::new(Destination {
-        quiet: AtomicBool::new(options.quiet),
+        quiet: options.quiet,
         file: Mutex::new(options.file.clone().map(OpenFile::open).transpose()?),
         syslog: Mutex::new(options.syslog.clone().map(open_syslog).transpose()?),
     });
@@ -129,11 +129,6 @@ impl LogHandle {
             .map_err(|error| Error::LogSetup {
                 reason: error.to_string(),
             })
-    }
-
-    /// Whether stderr stays silent; a daemon's goes nowhere and should.
-    pub fn set_quiet(&self, quiet: bool) {
-        self.destination.quiet.store(quiet, Ordering::Relaxed);
     }
 
     /// Writes to this file from now on, or to none. When it cannot be opened the old one stays.
@@ -183,7 +178,7 @@ fn targets(verbosity: u8) -> Targets {
 /// Where whole lines go: stderr, a file, both or nowhere.
 #[derive(Debug)]
 struct Destination {
-    quiet: AtomicBool,
+    quiet: bool,
     file: Mutex<Option<OpenFile>>,
     syslog: Mutex<Option<Syslog>>,
 }
@@ -216,7 +211,7 @@ impl Destination {
     /// One write a line and place, unbuffered. A full disk or a closed terminal loses the line:
     /// there is no better place to complain, and serving clients goes on.
     fn write_line(&self, line: &[u8]) {
-        if !self.quiet.load(Ordering::Relaxed) {
+        if !self.quiet {
             let _ = io::stderr().write_all(line);
         }
         if let Some(open) = self.file.lock().as_mut() {

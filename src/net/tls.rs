@@ -457,11 +457,6 @@ impl TlsStream {
         }
     }
 
-    /// Did the peer show a certificate (which was verified, or the handshake would have failed)?
-    pub fn has_peer_certificate(&self) -> bool {
-        self.peer_certificate().is_some()
-    }
-
     /// Does a name of the peer's certificate pass the test: its CN, or a DNS name among its alternative names?
     pub fn peer_has_name(&self, test: impl Fn(&str) -> bool) -> bool {
         self.peer_certificate()

@@ -14,7 +14,7 @@ use super::{Error, Hosts, Server, State, Unnamed};
 use crate::auth::server_login::{Credentials, ServerLogin, ServerStep};
 use crate::net::connection::Message;
 use crate::net::tls::{TlsStream, WithServers};
-use crate::net::{Address, Connection, Stream, TcpOptions};
+use crate::net::{Connection, Stream, TcpOptions};
 use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
 use crate::protocol::frontend;
 use crate::protocol::startup::Replication;
@@ -66,11 +66,11 @@ pub async fn connect(
 ) -> Result<Connected, Error> {
     let attempt = async {
         let dialled = target.hosts.dial(&target.tcp, tls, registry).await?;
-        let (stream, address) = (dialled.stream, dialled.address.clone());
+        let (stream, host) = (dialled.stream, dialled.address.host());
         let user = credentials.user.clone();
         let greeted = Greeted::login(stream, target, credentials).await?;
         let place = (worker, generation);
-        let mut connected = greeted.into_server(target, (user, address), registry, place)?;
+        let mut connected = greeted.into_server(target, (user, host), registry, place)?;
         if let Some(query) = &target.connect_query {
             connected.server.run_connect_query(query).await?;
         }
@@ -189,7 +189,7 @@ impl Greeted {
     fn into_server(
         self,
         target: &Target,
-        (user, address): (String, Arc<Address>),
+        (user, host): (String, String),
         registry: &Arc<Registry>,
         (worker, generation): (usize, u64),
     ) -> Result<Connected, Error> {
@@ -205,7 +205,7 @@ impl Greeted {
             id: registry.next_id(),
             user,
             database: target.pool_database.clone(),
-            host: address.host(),
+            host,
             peer: self.connection.stream.peer(),
             local: self.connection.stream.local_addr(),
             replication: target.replication,
@@ -231,7 +231,6 @@ impl Greeted {
             jitter: rand::random(),
             served: false,
             generation,
-            address,
         });
         Ok(Connected {
             server,

@@ -25,7 +25,7 @@ use pipeline::Pipeline;
 use session::Tracked;
 use statements::Statements;
 
-use crate::net::{Address, Connection};
+use crate::net::Connection;
 use crate::prepared::Statement;
 use crate::protocol::backend::TxStatus;
 use crate::protocol::frontend;
@@ -152,8 +152,6 @@ pub struct Server {
     pub served: bool,
     /// The pool's generation it belongs to; an outdated one is closed.
     pub generation: u64,
-    /// Where it is.
-    pub address: Arc<Address>,
 }
 
 impl Server {

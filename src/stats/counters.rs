@@ -5,7 +5,6 @@
 //! one counter ahead of another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -91,12 +90,6 @@ impl Counter {
             self.0.load(Ordering::Relaxed).wrapping_add(n),
             Ordering::Relaxed,
         );
-    }
-
-    /// Adds a time, in microseconds.
-    #[inline]
-    pub fn add_time(&self, time: Duration) {
-        self.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
     /// The value now.

@@ -114,7 +114,7 @@ fn server_lifetime_replaces_a_server() {
     });
     client.rows("BEGIN");
     let pid = client.value("SELECT pg_backend_pid()");
-    std::thread::sleep(Duration::from_millis(1500));
+    client.rows("SELECT pg_sleep(1.5)");
     assert_eq!(
         client.value("SELECT pg_backend_pid()"),
         pid,
