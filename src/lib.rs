@@ -4,7 +4,7 @@
 //! `protocol` and `sql` (bytes and text, pure), `config` and `stats`, `net`, `auth` and `prepared`,
 //! `server`, `pool`, `client`, `admin`, `daemon`. `ARCHITECTURE.md` tells the life of a query.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod admin;
 pub mod auth;

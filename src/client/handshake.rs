@@ -185,7 +185,7 @@ enum First {
 
 async fn first_packet(tls: &WithClients, mut connection: Connection, deadline: Instant) -> First {
     loop {
-        let can_encrypt = tls.is_offered() && matches!(connection.stream, Stream::Tcp(_));
+        let can_encrypt = tls.is_offered() && connection.stream.is_plain_tcp();
         if can_encrypt && connection.kept.first() == Some(&CLIENT_HELLO) {
             match timeout_at(deadline, encrypt(tls, connection)).await {
                 Ok(Some(encrypted)) => connection = encrypted,
@@ -204,9 +204,7 @@ async fn first_packet(tls: &WithClients, mut connection: Connection, deadline: I
         };
         connection.use_kept(used);
         let (refusal, encrypts) = match packet {
-            FirstPacket::Startup(_)
-                if tls.is_required() && matches!(connection.stream, Stream::Tcp(_)) =>
-            {
+            FirstPacket::Startup(_) if tls.is_required() && connection.stream.is_plain_tcp() => {
                 return First::Refused(connection, Error::TlsRequired);
             }
             FirstPacket::Startup(message) => return First::Startup(connection, message),
@@ -238,7 +236,7 @@ async fn first_packet(tls: &WithClients, mut connection: Connection, deadline: I
 /// The handshake of TLS; what was read already belongs to it. `None`: it failed, and the log has why.
 async fn encrypt(tls: &WithClients, connection: Connection) -> Option<Connection> {
     let peer = connection.stream.peer();
-    let Stream::Tcp(socket) = connection.stream else {
+    let Stream::Plain(socket) = connection.stream else {
         return None;
     };
     match tls.accept(socket, connection.kept).await {

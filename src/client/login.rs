@@ -100,6 +100,7 @@ fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant, conn: 
         long_key,
         admission,
     } = login;
+    connection.stream.settle();
     let context = context.clone();
     workers.clone().spawn_on(home, async move {
         let Ok(connection) = connection.rehome() else {

@@ -149,7 +149,10 @@ impl Session {
         })
         .await;
         match poll_fn(|cx| self.poll(cx)).await {
-            Way::Moves(worker) => Left::Moved(self, worker),
+            Way::Moves(worker) => {
+                self.connection.stream.settle();
+                Left::Moved(self, worker)
+            }
             Way::Ends(ending) => {
                 // Boxed, so that those who stay do not carry the room for it.
                 Box::pin(self.finish(&ending)).await;

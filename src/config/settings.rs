@@ -220,6 +220,8 @@ settings! {
                 "The most threads that serve connections; 0: one per core. Not in PgBouncer.";
             min_worker_threads: usize = Some("1"), Kind::Int, Live,
                 "So many of them are in use at any time; the others when these are busy. Few busy threads need less CPU than many idle ones. Not in PgBouncer.";
+            io_uring: bool = Some("1"), Kind::Bool01, Restart,
+                "Send in batches, many sockets with one system call, where the kernel offers io_uring. Not in PgBouncer.";
         }
         Log {
             logfile: Option<PathBuf> = Some(""), Kind::Text, Live,

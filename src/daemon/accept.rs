@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::listen::{Listeners, SocketFile};
 use crate::admin::{self, Console};
 use crate::client::{self, Context, Rights};
-use crate::net::Detached;
+use crate::net::{Detached, Raw};
 use crate::pool::tcp_options;
 
 /// How long accepting pauses when the process is out of file descriptors.
@@ -91,7 +91,7 @@ impl Acceptors {
             let (reception, stop) = (reception.clone(), tcp.clone());
             tasks.spawn(async move {
                 let accept = accept_all(
-                    async || listener.accept().await?.0.into_std().map(Detached::Tcp),
+                    async || listener.accept().await?.0.into_std().map(|socket| Detached::Plain(Raw::Tcp(socket).into())),
                     &reception,
                 );
                 // Dropping the listener makes new connections fail at once.
@@ -105,7 +105,7 @@ impl Acceptors {
             let reception = reception.clone();
             tasks.spawn(async move {
                 accept_all(
-                    async || listener.accept().await?.0.into_std().map(Detached::Unix),
+                    async || listener.accept().await?.0.into_std().map(|socket| Detached::Plain(Raw::Unix(socket).into())),
                     &reception,
                 )
                 .await;

@@ -9,7 +9,7 @@ use nix::unistd::{Pid, gettid};
 use tokio::runtime::{Builder, Runtime as Tokio};
 use tokio_util::sync::CancellationToken;
 
-use crate::net::Workers;
+use crate::net::{Workers, batch};
 
 /// The worker threads, and the main thread's runtime.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Starts `count` workers; 0 is one for each core.
-    pub fn start(count: usize) -> io::Result<Self> {
+    /// Starts `count` workers; 0 is one for each core. They send in batches if `batches` is set and the kernel lets them.
+    pub fn start(count: usize, batches: bool) -> io::Result<Self> {
         let count = match count {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             count => count,
@@ -34,14 +34,21 @@ impl Runtime {
         let (mut handles, mut threads, mut joins) = (Vec::new(), Vec::new(), Vec::new());
         let (tell, told) = mpsc::channel();
         for number in 0..count {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let runtime = Builder::new_current_thread()
+                .enable_all()
+                .on_thread_park(batch::flush)
+                .build()?;
             handles.push(runtime.handle().clone());
             let (stop, tell) = (stop.clone(), tell.clone());
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
             joins.push(thread.spawn(move || {
                 // Whoever asked waits for it.
                 let _ = tell.send(gettid());
+                if batches && let Err(error) = batch::start() {
+                    tracing::debug!("no io_uring ({error}): every send is a system call");
+                }
                 runtime.block_on(stop.cancelled());
+                batch::stop();
             })?);
             threads.extend(told.recv());
         }

@@ -164,7 +164,7 @@ fn serve(
     log: LogHandle,
     listeners: Listeners,
 ) -> Result<(), Error> {
-    let runtime = Runtime::start(config.settings.worker_threads)
+    let runtime = Runtime::start(config.settings.worker_threads, config.settings.io_uring)
         .map_err(|source| Error::Runtime { source })?;
     let config = ConfigHandle::new(config);
     let manager = Arc::new(Manager::new(runtime.workers.clone(), config.clone()));

@@ -1,30 +1,29 @@
 //! A byte stream to a client or a server: the thin boundary behind which the socket driver is.
 //!
-//! All reads and writes are polls that try at once (`recv`, `send`) and register for a wake-up only
-//! when the socket has nothing for us, so a message costs one system call a direction.
+//! All reads and writes are polls that try at once and register for a wake-up only when the socket has nothing for us
+//! (`socket`).
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use nix::sys::socket::UnixCredentials;
+use nix::sys::socket::sockopt::PeerCredentials;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
+use super::socket::{Loose, Raw, Socket};
 use super::tls::{DetachedTls, TlsStream};
 use crate::stats::registry::Peer;
 
 /// A connected socket, registered with the worker whose task uses it.
 #[derive(Debug)]
 pub enum Stream {
-    /// TCP.
-    Tcp(TcpStream),
-    /// A Unix socket.
-    Unix(UnixStream),
+    /// TCP, or a Unix socket.
+    Plain(Socket),
     /// TLS over TCP.
     Tls(TlsStream),
 }
@@ -32,10 +31,8 @@ pub enum Stream {
 /// A socket between two workers: registered with neither.
 #[derive(Debug)]
 pub enum Detached {
-    /// TCP.
-    Tcp(std::net::TcpStream),
-    /// A Unix socket.
-    Unix(std::os::unix::net::UnixStream),
+    /// TCP, or a Unix socket.
+    Plain(Loose),
     /// TLS over TCP.
     Tls(DetachedTls),
 }
@@ -113,24 +110,59 @@ impl TcpOptions {
     }
 }
 
+impl Raw {
+    fn prepare(&self, options: &TcpOptions) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => {
+                socket.set_nonblocking(true)?;
+                options.apply(&SockRef::from(socket))
+            }
+            Self::Unix(socket) => socket.set_nonblocking(true),
+        }
+    }
+
+    fn peer(&self) -> Peer {
+        match self {
+            Self::Tcp(socket) => socket.peer_addr().map_or(Peer::Unix(None), Peer::Tcp),
+            Self::Unix(socket) => Peer::Unix(credentials(socket).map(|peer| peer.pid())),
+        }
+    }
+
+    fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Is there something to read, or the end?
+    fn peek(&self) -> io::Result<()> {
+        let mut byte = [MaybeUninit::uninit(); 1];
+        let peeked = match self {
+            Self::Tcp(socket) => SockRef::from(socket).peek(&mut byte),
+            Self::Unix(socket) => SockRef::from(socket).peek(&mut byte),
+        };
+        peeked.map(|_| ())
+    }
+}
+
+fn credentials(socket: &std::os::unix::net::UnixStream) -> Option<UnixCredentials> {
+    nix::sys::socket::getsockopt(socket, PeerCredentials).ok()
+}
+
 impl Detached {
     /// Sets the options of an accepted socket, and makes it non-blocking.
     pub fn prepare(&self, options: &TcpOptions) -> io::Result<()> {
         match self {
-            Self::Tcp(stream) => {
-                stream.set_nonblocking(true)?;
-                options.apply(&SockRef::from(stream))
-            }
-            Self::Unix(stream) => stream.set_nonblocking(true),
-            Self::Tls(stream) => options.apply(&SockRef::from(stream.socket())),
+            Self::Plain(socket) => socket.raw.prepare(options),
+            Self::Tls(stream) => stream.socket().prepare(options),
         }
     }
 
     /// Registers the socket with the worker that calls this.
     pub fn attach(self) -> io::Result<Stream> {
         match self {
-            Self::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
-            Self::Unix(stream) => UnixStream::from_std(stream).map(Stream::Unix),
+            Self::Plain(socket) => Socket::new(socket).map(Stream::Plain),
             Self::Tls(stream) => stream.attach().map(Stream::Tls),
         }
     }
@@ -138,50 +170,32 @@ impl Detached {
     /// Who is at the other end.
     pub fn peer(&self) -> Peer {
         match self {
-            Self::Tcp(stream) => stream.peer_addr().map_or(Peer::Unix(None), Peer::Tcp),
-            Self::Unix(stream) => {
-                let credentials = nix::sys::socket::getsockopt(
-                    stream,
-                    nix::sys::socket::sockopt::PeerCredentials,
-                );
-                Peer::Unix(credentials.ok().map(|credentials| credentials.pid()))
-            }
-            Self::Tls(stream) => stream
-                .socket()
-                .peer_addr()
-                .map_or(Peer::Unix(None), Peer::Tcp),
+            Self::Plain(socket) => socket.raw.peer(),
+            Self::Tls(stream) => stream.socket().peer(),
         }
     }
-}
-
-/// Is there something to read, or the end?
-fn peek(socket: &SockRef<'_>) -> io::Result<()> {
-    socket.peek(&mut [MaybeUninit::uninit(); 1]).map(|_| ())
-}
-
-fn has_arrived(stream: &TcpStream) -> io::Result<()> {
-    stream.try_io(Interest::READABLE, || peek(&SockRef::from(stream)))
 }
 
 impl Stream {
     /// Connects to a server. A host name's addresses are tried one after the other. Cancel-safe: a
     /// dropped attempt is closed.
     pub async fn connect(address: &Address, options: &TcpOptions) -> io::Result<Self> {
-        match address {
-            Address::Unix(path) => UnixStream::connect(path).await.map(Self::Unix),
+        let socket = match address {
+            Address::Unix(path) => Raw::Unix(UnixStream::connect(path).await?.into_std()?),
             Address::Tcp(host, port) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 options.apply(&SockRef::from(&stream))?;
-                Ok(Self::Tcp(stream))
+                Raw::Tcp(stream.into_std()?)
             }
-        }
+        };
+        Socket::new(socket.into()).map(Self::Plain)
     }
 
-    /// Takes the socket off its worker, so that another can [`attach`](Detached::attach) it.
+    /// Takes the socket off its worker, so that another can [`attach`](Detached::attach) it. It must have been
+    /// [settled](Self::settle) on that worker.
     pub fn detach(self) -> io::Result<Detached> {
         match self {
-            Self::Tcp(stream) => stream.into_std().map(Detached::Tcp),
-            Self::Unix(stream) => stream.into_std().map(Detached::Unix),
+            Self::Plain(socket) => socket.loosen().map(Detached::Plain),
             Self::Tls(stream) => stream.detach().map(Detached::Tls),
         }
     }
@@ -193,47 +207,61 @@ impl Stream {
     #[inline]
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
-            Self::Tcp(stream) => {
-                let mut buf = ReadBuf::new(buf);
-                let polled = Pin::new(stream).poll_read(cx, &mut buf);
-                polled.map_ok(|()| buf.filled().len())
-            }
-            Self::Unix(stream) => {
-                let mut buf = ReadBuf::new(buf);
-                let polled = Pin::new(stream).poll_read(cx, &mut buf);
-                polled.map_ok(|()| buf.filled().len())
-            }
+            Self::Plain(socket) => socket.poll_read(cx, buf),
             Self::Tls(stream) => stream.poll_read(cx, buf),
         }
     }
 
-    /// Takes some of `buf`. A plain socket has sent what it has taken; after TLS has taken something,
-    /// [`wants_write`](Self::wants_write) tells whether it is off.
+    /// Takes some of `buf`. When something was taken, [`wants_write`](Self::wants_write) tells whether it found room.
     #[inline]
     pub fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Plain(socket) => socket.poll_write(cx, buf),
             Self::Tls(stream) => stream.poll_write(cx, buf),
         }
     }
 
-    /// Is something taken that the socket has not got yet? Then [`poll_flush`](Self::poll_flush) is due.
+    /// Is something taken that the socket has no room for? Then [`poll_flush`](Self::poll_flush) is due.
     #[inline]
     pub fn wants_write(&self) -> bool {
         match self {
-            Self::Tcp(_) | Self::Unix(_) => false,
+            Self::Plain(socket) => socket.wants_write(),
             Self::Tls(stream) => stream.wants_write(),
         }
     }
 
-    /// Sends what was taken and is not off yet.
+    /// Sends what was taken and found no room.
     #[inline]
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Tcp(_) | Self::Unix(_) => Poll::Ready(Ok(())),
+            Self::Plain(socket) => socket.poll_flush(cx),
             Self::Tls(stream) => stream.poll_flush(cx),
         }
+    }
+
+    /// Sends what was taken, if it still waits for others to go along. After it,
+    /// [`wants_write`](Self::wants_write) tells whether everything is off.
+    #[inline]
+    pub fn settle(&self) {
+        if let Some(socket) = self.socket() {
+            socket.settle();
+        }
+    }
+
+    /// Is something taken that waits for others to go along?
+    pub fn is_staged(&self) -> bool {
+        self.socket().is_some_and(Socket::is_staged)
+    }
+
+    fn socket(&self) -> Option<&Socket> {
+        match self {
+            Self::Plain(socket) => Some(socket),
+            Self::Tls(stream) => stream.socket(),
+        }
+    }
+
+    fn raw(&self) -> Option<&Raw> {
+        self.socket().map(Socket::raw)
     }
 
     /// Has nothing happened on the socket since it was last read dry? Costs no system call: it
@@ -243,12 +271,9 @@ impl Stream {
         // Not by `poll_read_ready`: a task that has used up its share of polls is told `Pending` by that. The
         // closure is called only if there was something; it may be known to us, the last read having filled its buffer.
         let seen = match self {
-            Self::Tcp(stream) => has_arrived(stream),
-            Self::Unix(stream) => {
-                stream.try_io(Interest::READABLE, || peek(&SockRef::from(stream)))
-            }
+            Self::Plain(socket) => socket.if_readable(Raw::peek),
             Self::Tls(stream) => match stream.socket().filter(|_| stream.is_read_dry()) {
-                Some(socket) => has_arrived(socket),
+                Some(socket) => socket.if_readable(Raw::peek),
                 None => return false,
             },
         };
@@ -258,23 +283,26 @@ impl Stream {
     /// Writes what fits at once, without waiting: for a farewell on a connection that is closed
     /// next.
     pub fn write_once(&mut self, buf: &[u8]) {
-        // Whether it arrives does not matter: the socket is closed right after.
-        let _ = match self {
-            Self::Tcp(stream) => stream.try_write(buf),
-            Self::Unix(stream) => stream.try_write(buf),
-            Self::Tls(stream) => {
-                stream.write_once(buf);
-                return;
+        match self {
+            Self::Plain(socket) => {
+                // Whether it arrives does not matter: the socket is closed right after.
+                let _ = socket.write_once(buf);
             }
-        };
+            Self::Tls(stream) => stream.write_once(buf),
+        }
     }
 
     /// The encrypted stream, if it is one.
     pub fn tls(&self) -> Option<&TlsStream> {
         match self {
-            Self::Tcp(_) | Self::Unix(_) => None,
+            Self::Plain(_) => None,
             Self::Tls(stream) => Some(stream),
         }
+    }
+
+    /// Is it TCP, and not encrypted?
+    pub fn is_plain_tcp(&self) -> bool {
+        matches!(self, Self::Plain(socket) if matches!(socket.raw(), Raw::Tcp(_)))
     }
 
     /// Version, cipher and key exchange; empty for a plain connection.
@@ -284,32 +312,19 @@ impl Stream {
 
     /// The user id of the process at the other end of a Unix socket.
     pub fn peer_uid(&self) -> Option<u32> {
-        match self {
-            Self::Tcp(_) | Self::Tls(_) => None,
-            Self::Unix(stream) => stream.peer_cred().ok().map(|credentials| credentials.uid()),
+        match self.raw()? {
+            Raw::Tcp(_) => None,
+            Raw::Unix(socket) => credentials(socket).map(|peer| peer.uid()),
         }
     }
 
     /// Our own address, for TCP.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(stream) => stream.local_addr().ok(),
-            Self::Unix(_) => None,
-            Self::Tls(stream) => stream.socket()?.local_addr().ok(),
-        }
+        self.raw()?.local_addr()
     }
 
     /// Who is at the other end.
     pub fn peer(&self) -> Peer {
-        match self {
-            Self::Tcp(stream) => stream.peer_addr().map_or(Peer::Unix(None), Peer::Tcp),
-            Self::Unix(stream) => Peer::Unix(
-                stream
-                    .peer_cred()
-                    .ok()
-                    .and_then(|credentials| credentials.pid()),
-            ),
-            Self::Tls(stream) => stream.peer_addr().map_or(Peer::Unix(None), Peer::Tcp),
-        }
+        self.raw().map_or(Peer::Unix(None), Raw::peer)
     }
 }

@@ -13,14 +13,12 @@ use std::cell::RefCell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustls::Connection as Session;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+
+use super::socket::{Loose, Raw, Socket};
 
 pub mod certificate;
 mod ciphers;
@@ -67,8 +65,7 @@ fn explain(error: &rustls::Error) -> String {
     }
 }
 
-/// A session and the socket it goes over: registered with a worker (`TcpStream`), or between two
-/// (`std::net::TcpStream`).
+/// A session and the socket it goes over: registered with a worker, or between two.
 struct Pair<S> {
     socket: S,
     session: Session,
@@ -83,10 +80,10 @@ struct Pair<S> {
 }
 
 /// An encrypted connection, on the worker whose task uses it. It says goodbye when it is dropped.
-pub struct TlsStream(Option<Box<Pair<TcpStream>>>);
+pub struct TlsStream(Option<Box<Pair<Socket>>>);
 
 /// An encrypted connection between two workers.
-pub struct DetachedTls(Box<Pair<std::net::TcpStream>>);
+pub struct DetachedTls(Box<Pair<Loose>>);
 
 impl fmt::Debug for TlsStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -105,13 +102,13 @@ impl DetachedTls {
     pub fn attach(self) -> io::Result<TlsStream> {
         let pair = self
             .0
-            .with_socket(|socket| TcpStream::from_std(socket).map(|socket| (socket, ())))?;
+            .with_socket(|socket| Socket::new(socket).map(|socket| (socket, ())))?;
         Ok(TlsStream(Some(Box::new(pair.0))))
     }
 
     /// The socket below.
-    pub fn socket(&self) -> &std::net::TcpStream {
-        &self.0.socket
+    pub fn socket(&self) -> &Raw {
+        &self.0.socket.raw
     }
 }
 
@@ -135,7 +132,7 @@ impl<S> Pair<S> {
 
 /// Writes to a socket that is registered, waking the task when there is room again.
 struct Sink<'a, 'b> {
-    socket: &'a mut TcpStream,
+    socket: &'a Socket,
     cx: &'a mut Context<'b>,
 }
 
@@ -148,11 +145,7 @@ fn blocking<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
 
 impl Write for Sink<'_, '_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        blocking(Pin::new(&mut *self.socket).poll_write(self.cx, buf))
-    }
-
-    fn write_vectored(&mut self, bufs: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        blocking(Pin::new(&mut *self.socket).poll_write_vectored(self.cx, bufs))
+        blocking(self.socket.poll_write(self.cx, buf))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -161,11 +154,11 @@ impl Write for Sink<'_, '_> {
 }
 
 /// Writes what fits at once.
-struct Once<'a>(&'a TcpStream);
+struct Once<'a>(&'a Socket);
 
 impl Write for Once<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.0.try_write(buf)
+        self.0.write_once(buf)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -173,8 +166,8 @@ impl Write for Once<'_> {
     }
 }
 
-impl Pair<TcpStream> {
-    fn new(socket: TcpStream, mut session: Session, incoming: Vec<u8>) -> Self {
+impl Pair<Socket> {
+    fn new(socket: Socket, mut session: Session, incoming: Vec<u8>) -> Self {
         session.set_buffer_limit(Some(WRITE_LIMIT));
         Self {
             socket,
@@ -188,7 +181,7 @@ impl Pair<TcpStream> {
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.session.wants_write() {
-            let socket = &mut self.socket;
+            let socket = &self.socket;
             match self.session.write_tls(&mut Sink { socket, cx }) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(_) => {}
@@ -197,7 +190,7 @@ impl Pair<TcpStream> {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        Poll::Ready(Ok(()))
+        self.socket.poll_flush(cx)
     }
 
     /// Sends what fits at once.
@@ -217,10 +210,10 @@ impl Pair<TcpStream> {
             }
             if self.incoming.is_empty() {
                 let read = CIPHERTEXT.with_borrow_mut(|buffer| {
-                    let mut buffer = ReadBuf::new(buffer);
-                    ready!(Pin::new(&mut self.socket).poll_read(cx, &mut buffer))?;
-                    self.incoming.extend_from_slice(buffer.filled());
-                    Poll::Ready(Ok::<_, io::Error>(buffer.filled().len()))
+                    let read = ready!(self.socket.poll_read(cx, buffer))?;
+                    let bytes = buffer.get(..read).unwrap_or_default();
+                    self.incoming.extend_from_slice(bytes);
+                    Poll::Ready(Ok::<_, io::Error>(read))
                 });
                 if ready!(read)? == 0 {
                     let error = io::Error::from(io::ErrorKind::UnexpectedEof);
@@ -311,9 +304,8 @@ impl Pair<TcpStream> {
                 return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
             }
             let read = CIPHERTEXT.with_borrow_mut(|buffer| {
-                let mut buffer = ReadBuf::new(buffer);
-                ready!(Pin::new(&mut self.socket).poll_read(cx, &mut buffer))?;
-                let bytes = buffer.filled();
+                let read = ready!(self.socket.poll_read(cx, buffer))?;
+                let bytes = buffer.get(..read).unwrap_or_default();
                 if bytes.is_empty() {
                     self.session.read_tls(&mut io::empty())?;
                     return Poll::Ready(Ok::<_, io::Error>(0));
@@ -354,7 +346,7 @@ fn parted<T>() -> io::Result<T> {
 impl TlsStream {
     /// Runs the handshake to its end. `incoming` is what was read of it already.
     async fn establish(
-        socket: TcpStream,
+        socket: Socket,
         session: impl Into<Session>,
         incoming: Vec<u8>,
     ) -> Result<Self, HandshakeError> {
@@ -375,7 +367,7 @@ impl TlsStream {
         let Some(pair) = self.0.take() else {
             return parted();
         };
-        let (pair, ()) = pair.with_socket(|socket| socket.into_std().map(|socket| (socket, ())))?;
+        let (pair, ()) = pair.with_socket(|socket| socket.loosen().map(|socket| (socket, ())))?;
         Ok(DetachedTls(Box::new(pair)))
     }
 
@@ -408,7 +400,7 @@ impl TlsStream {
     pub fn wants_write(&self) -> bool {
         self.0
             .as_ref()
-            .is_some_and(|pair| pair.session.wants_write())
+            .is_some_and(|pair| pair.session.wants_write() || pair.socket.wants_write())
     }
 
     /// Is nothing decrypted, or to be decrypted, that was not read?
@@ -419,7 +411,7 @@ impl TlsStream {
     }
 
     /// The socket below.
-    pub(super) fn socket(&self) -> Option<&TcpStream> {
+    pub(super) fn socket(&self) -> Option<&Socket> {
         self.0.as_ref().map(|pair| &pair.socket)
     }
 
@@ -430,11 +422,6 @@ impl TlsStream {
             let _ = pair.session.writer().write(buf);
             pair.flush_once();
         }
-    }
-
-    /// Who is at the other end.
-    pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.socket()?.peer_addr().ok()
     }
 
     /// Version, cipher and key exchange, as PgBouncer's SHOW has them.

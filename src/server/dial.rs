@@ -55,7 +55,7 @@ async fn encrypt(stream: Stream, host: &str, tls: &WithServers) -> Result<Stream
         return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
     }
     match (connection.kept.as_slice(), connection.stream) {
-        ([b'S'], Stream::Tcp(socket)) => Ok(Stream::Tls(tls.connect(socket, host).await?)),
+        ([b'S'], Stream::Plain(socket)) => Ok(Stream::Tls(tls.connect(socket, host).await?)),
         ([b'N'], stream) if !tls.is_required() => Ok(stream),
         ([b'N'] | [], _) => Err(Error::TlsRefused),
         // It would be taken for the server's after the handshake, and anyone on the way could have put it there.

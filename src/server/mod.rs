@@ -163,6 +163,7 @@ impl Server {
             && self.state.doom.is_none()
             && self.connection.kept.is_empty()
             && !self.connection.has_backlog()
+            && !self.connection.stream.is_staged()
     }
 
     /// Has it said nothing since it was given back? An idle server that speaks is about to end,

@@ -3,7 +3,6 @@
 //! Everything is read and checked before anything is used: a [`Setup`] is complete, or there is none.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,10 +17,10 @@ use rustls::server::{NoClientAuth, NoServerSessionStorage, WebPkiClientVerifier}
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 use rustls::{NamedGroup, RootCertStore, SupportedCipherSuite, SupportedProtocolVersion};
 use sha2::{Digest, Sha256};
-use tokio::net::TcpStream;
 use zeroize::Zeroizing;
 
 use super::verify::{Authorities, Verifier};
+use super::super::socket::{Raw, Socket};
 use super::{HandshakeError, TlsStream, certificate, ciphers};
 use crate::config::{AuthType, Settings, SslMode};
 
@@ -126,7 +125,7 @@ impl WithClients {
     /// Encrypts a client's connection; `incoming` is what was read of its first message already.
     pub async fn accept(
         &self,
-        socket: TcpStream,
+        socket: Socket,
         incoming: Vec<u8>,
     ) -> Result<TlsStream, HandshakeError> {
         let Some(config) = &self.config else {
@@ -166,7 +165,7 @@ impl WithServers {
     /// Encrypts the connection to the server that is called `host` in the configuration.
     pub async fn connect(
         &self,
-        socket: TcpStream,
+        socket: Socket,
         host: &str,
     ) -> Result<TlsStream, HandshakeError> {
         let Some(config) = &self.config else {
@@ -177,7 +176,10 @@ impl WithServers {
                 .map_err(|_| HandshakeError::Name(host.to_owned()))?
         } else {
             // Neither sent nor compared.
-            ServerName::IpAddress(socket.peer_addr().map(|peer: SocketAddr| peer.ip())?.into())
+            match socket.raw() {
+                Raw::Tcp(socket) => ServerName::IpAddress(socket.peer_addr()?.ip().into()),
+                Raw::Unix(_) => return Err(HandshakeError::NotSetUp),
+            }
         };
         let session = ClientConnection::new(config.clone(), name)?;
         TlsStream::establish(socket, session, Vec::new()).await
