@@ -121,7 +121,13 @@ fn serve_one(console: &Arc<Console>, rights: Rights) -> (UnixStream, Arc<ClientE
     let console = console.clone();
     let workers = console.manager.parts().workers.clone();
     workers.spawn_on(0, async move {
-        serve(&console, Connection::new(Stream::Unix(ours)), rights, guard).await;
+        serve(
+            &console,
+            Connection::new(Stream::from_unix(ours).unwrap()),
+            rights,
+            guard,
+        )
+        .await;
     });
     (theirs, entry)
 }
@@ -188,7 +194,7 @@ async fn silent_server() -> Silent {
 /// A console client that has sent PAUSE and waits.
 async fn pausing(console: &Arc<Console>) -> (Connection, Arc<ClientEntry>) {
     let (stream, entry) = serve_one(console, Rights::Admin);
-    let mut connection = Connection::new(Stream::Unix(stream));
+    let mut connection = Connection::new(Stream::from_unix(stream).unwrap());
     send(&mut connection, "PAUSE app").await;
     until(|| entry.phase() == Phase::Waiting).await;
     (connection, entry)
@@ -254,7 +260,7 @@ async fn a_disconnected_client_is_told_and_other_orders_are_ignored() {
     let (console, _) = console();
     let console = Arc::new(console);
     let (stream, entry) = serve_one(&console, Rights::Stats);
-    let mut connection = Connection::new(Stream::Unix(stream));
+    let mut connection = Connection::new(Stream::from_unix(stream).unwrap());
     entry.order(Order::ShuttingDown);
     entry.order(Order::DatabaseRemoved);
     send(&mut connection, "SHOW STATE").await;
@@ -283,7 +289,7 @@ async fn a_message_over_the_limit_is_refused_at_its_head() {
     let (console, _) = console();
     let console = Arc::new(console);
     let (stream, _) = serve_one(&console, Rights::Admin);
-    let mut connection = Connection::new(Stream::Unix(stream));
+    let mut connection = Connection::new(Stream::from_unix(stream).unwrap());
     connection
         .send_all(&[b'Q', 0x7f, 0xff, 0xff, 0xff])
         .await
@@ -331,7 +337,13 @@ async fn driver(console: &Arc<Console>, rights: Rights) -> tokio_postgres::Clien
         ours.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I")
             .await
             .unwrap();
-        serve(&served, Connection::new(Stream::Unix(ours)), rights, guard).await;
+        serve(
+            &served,
+            Connection::new(Stream::from_unix(ours).unwrap()),
+            rights,
+            guard,
+        )
+        .await;
     });
     let (client, connection) = tokio_postgres::Config::new()
         .user("admin")

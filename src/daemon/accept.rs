@@ -91,7 +91,14 @@ impl Acceptors {
             let (reception, stop) = (reception.clone(), tcp.clone());
             tasks.spawn(async move {
                 let accept = accept_all(
-                    async || listener.accept().await?.0.into_std().map(|socket| Detached::Plain(Raw::Tcp(socket).into())),
+                    async || {
+                        listener
+                            .accept()
+                            .await?
+                            .0
+                            .into_std()
+                            .map(|socket| Detached::Plain(Raw::Tcp(socket).into()))
+                    },
                     &reception,
                 );
                 // Dropping the listener makes new connections fail at once.
@@ -105,7 +112,14 @@ impl Acceptors {
             let reception = reception.clone();
             tasks.spawn(async move {
                 accept_all(
-                    async || listener.accept().await?.0.into_std().map(|socket| Detached::Plain(Raw::Unix(socket).into())),
+                    async || {
+                        listener
+                            .accept()
+                            .await?
+                            .0
+                            .into_std()
+                            .map(|socket| Detached::Plain(Raw::Unix(socket).into()))
+                    },
                     &reception,
                 )
                 .await;

@@ -118,8 +118,7 @@ impl Batch {
                 bytes: &staged.bytes,
             });
             let sent = ring.send_all(sends, |number, result| {
-                if let (Some(is_done), Some(staged)) =
-                    (is_done.get_mut(number), staged.get(number))
+                if let (Some(is_done), Some(staged)) = (is_done.get_mut(number), staged.get(number))
                 {
                     *is_done = true;
                     staged.finish(result);
@@ -160,3 +159,6 @@ fn may_be_repeated(error: &io::Error) -> bool {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -142,10 +142,13 @@ mod tests {
         let pairs: Vec<_> = (0..8).map(|_| UnixStream::pair().unwrap()).collect();
         for round in 0..3_u8 {
             let messages: Vec<[u8; 2]> = (0..8).map(|number| [round, number]).collect();
-            let sends = pairs.iter().zip(&messages).map(|((ours, _), bytes)| Outgoing {
-                socket: ours.as_fd(),
-                bytes,
-            });
+            let sends = pairs
+                .iter()
+                .zip(&messages)
+                .map(|((ours, _), bytes)| Outgoing {
+                    socket: ours.as_fd(),
+                    bytes,
+                });
             let mut results = [0; 8];
             ring.send_all(sends, |number, result| results[number] = result.unwrap())
                 .unwrap();

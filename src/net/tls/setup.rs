@@ -19,8 +19,8 @@ use rustls::{NamedGroup, RootCertStore, SupportedCipherSuite, SupportedProtocolV
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-use super::verify::{Authorities, Verifier};
 use super::super::socket::{Raw, Socket};
+use super::verify::{Authorities, Verifier};
 use super::{HandshakeError, TlsStream, certificate, ciphers};
 use crate::config::{AuthType, Settings, SslMode};
 
@@ -163,11 +163,7 @@ impl WithServers {
     }
 
     /// Encrypts the connection to the server that is called `host` in the configuration.
-    pub async fn connect(
-        &self,
-        socket: Socket,
-        host: &str,
-    ) -> Result<TlsStream, HandshakeError> {
+    pub async fn connect(&self, socket: Socket, host: &str) -> Result<TlsStream, HandshakeError> {
         let Some(config) = &self.config else {
             return Err(HandshakeError::NotSetUp);
         };

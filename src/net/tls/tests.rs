@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::*;
@@ -50,7 +50,16 @@ fn setup_of(params: &CertificateParams, more: &[(&str, &str)]) -> Setup {
     Setup::load(&settings).unwrap()
 }
 
-async fn sockets() -> (TcpStream, TcpStream) {
+fn socket(stream: TcpStream) -> Socket {
+    Socket::new(Raw::Tcp(stream.into_std().unwrap()).into()).unwrap()
+}
+
+async fn sockets() -> (Socket, Socket) {
+    let (ours, theirs) = streams().await;
+    (socket(ours), socket(theirs))
+}
+
+async fn streams() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let ours = TcpStream::connect(listener.local_addr().unwrap());
     let (ours, theirs) = tokio::join!(ours, listener.accept());
@@ -208,8 +217,7 @@ async fn garbage_in_the_stream_is_an_error_after_what_came_before() {
         panic!("encrypted")
     };
     let socket = stream.socket().unwrap();
-    socket.writable().await.unwrap();
-    socket.try_write(b"\x17\x03\x03\x00\x05plain").unwrap();
+    socket.write_once(b"\x17\x03\x03\x00\x05plain").unwrap();
     let mut got = Vec::new();
     let mut buffer = [0; 64];
     let error = loop {
@@ -228,13 +236,14 @@ async fn garbage_in_the_stream_is_an_error_after_what_came_before() {
 #[tokio::test]
 async fn the_hello_may_have_been_read_already() {
     let setup = setup(&[]);
-    let (ours, mut theirs) = sockets().await;
+    let (ours, mut theirs) = streams().await;
     let accept = async {
         let mut hello = vec![0; 5];
         theirs.read_exact(&mut hello).await.unwrap();
-        setup.clients.accept(theirs, hello).await
+        setup.clients.accept(socket(theirs), hello).await
     };
-    let (client, server) = tokio::join!(setup.servers.connect(ours, "localhost"), accept);
+    let connect = setup.servers.connect(socket(ours), "localhost");
+    let (client, server) = tokio::join!(connect, accept);
     client.unwrap();
     server.unwrap();
 }
@@ -316,9 +325,15 @@ async fn a_server_that_is_its_own_authority_and_has_but_a_common_name_is_trusted
 #[tokio::test]
 async fn what_is_no_tls_ends_the_handshake() {
     let setup = setup(&[]);
-    let (mut ours, theirs) = sockets().await;
+    let (mut ours, theirs) = streams().await;
     ours.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
-    assert!(setup.clients.accept(theirs, Vec::new()).await.is_err());
+    assert!(
+        setup
+            .clients
+            .accept(socket(theirs), Vec::new())
+            .await
+            .is_err()
+    );
     let (ours, theirs) = sockets().await;
     drop(ours);
     assert!(setup.clients.accept(theirs, Vec::new()).await.is_err());
