@@ -53,6 +53,20 @@ fn a_module_imports_only_from_rows_below_it() {
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 }
 
+#[test]
+fn what_the_compiler_cannot_check_is_in_one_file() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let with_unsafe: Vec<_> = files(&source)
+        .into_iter()
+        .filter(|file| {
+            let text = std::fs::read_to_string(file).unwrap();
+            text.contains("unsafe {") || text.contains("allow(unsafe")
+        })
+        .map(|file| file.strip_prefix(&source).unwrap().to_owned())
+        .collect();
+    assert_eq!(with_unsafe, [Path::new("net/sys.rs")]);
+}
+
 /// The rooms that a line names behind `crate::`.
 fn imports(code: &str) -> Vec<&str> {
     let rooms = code.split("crate::").skip(1);

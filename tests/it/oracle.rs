@@ -144,6 +144,8 @@ fn play_pooled(transcript: &Transcript, servers: usize) -> Vec<Message> {
     let database = fresh_database(transcript);
     let pooler = Pooler::start(|ini| {
         ini.set("default_pool_size", servers);
+        // Both ways to send.
+        ini.set("io_uring", u8::from(servers > 1));
     });
     let mut rotation = Rotation::new(&pooler, &database, servers - 1);
     let mut wire = pooler.connect(&database);

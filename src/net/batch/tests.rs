@@ -157,7 +157,7 @@ fn a_send_that_fails_wakes_its_task_and_is_told_to_it_alone() {
         drop(theirs);
         // Alone it would fail at once.
         write(&other, b"x").await.unwrap();
-        let told = tokio::spawn(async move {
+        let told = tokio::runtime::Handle::current().spawn(async move {
             let mut attempts = 0;
             poll_fn(|cx| {
                 attempts += 1;
