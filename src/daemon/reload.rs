@@ -6,7 +6,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::log::LogHandle;
+use super::shutdown::Request;
 use super::syslog::Filing;
+use super::systemd::{self, State};
 use crate::config::{Applied, Change, Config, ConfigHandle, Reload};
 use crate::net::tls::Setup;
 use crate::pool::Manager;
@@ -25,18 +27,25 @@ pub struct Reloader {
     manager: Arc<Manager>,
     log: LogHandle,
     fixed: Fixed,
+    shutdown: Request,
     /// One reload at a time.
     running: Mutex<()>,
 }
 
 impl Reloader {
-    /// Applies to these.
-    pub fn new(config: ConfigHandle, manager: Arc<Manager>, log: LogHandle, fixed: Fixed) -> Self {
+    /// Applies to these. What systemd is told of it depends on whether the process is to end.
+    pub fn new(
+        config: ConfigHandle,
+        manager: Arc<Manager>,
+        (log, fixed): (LogHandle, Fixed),
+        shutdown: Request,
+    ) -> Self {
         Self {
             config,
             manager,
             log,
             fixed,
+            shutdown,
             running: Mutex::default(),
         }
     }
@@ -44,6 +53,21 @@ impl Reloader {
     /// Reads the file again. `Err` says why nothing was changed.
     pub fn reload(&self) -> Result<(), String> {
         let _running = self.running.lock();
+        self.tell(State::Reloading);
+        let result = self.read_again();
+        // It is over, also if the file is bad.
+        self.tell(State::Ready);
+        result
+    }
+
+    /// A process that is about to end is not ready any more.
+    fn tell(&self, state: State<'_>) {
+        if !self.shutdown.is_sent() {
+            systemd::notify(state);
+        }
+    }
+
+    fn read_again(&self) -> Result<(), String> {
         let current = self.config.load();
         let (config, changes) = match current.reload() {
             Ok(read) => read,

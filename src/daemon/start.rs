@@ -179,7 +179,12 @@ fn serve(
     let fixed = Fixed {
         verbose: args.verbose,
     };
-    let reloader = Arc::new(Reloader::new(config.clone(), manager.clone(), log, fixed));
+    let reloader = Arc::new(Reloader::new(
+        config.clone(),
+        manager.clone(),
+        (log, fixed),
+        shutdown.clone(),
+    ));
     let control = Steering {
         reloader: reloader.clone(),
         shutdown: shutdown.clone(),
@@ -203,6 +208,9 @@ fn serve(
             manager.parts().workers.count()
         );
         systemd::notify(State::Ready);
+        let watchdog = systemd::watch(&manager.parts().workers, systemd::watchdog(), || {
+            systemd::notify(State::Alive);
+        });
         tokio::select! {
             () = shutdown.carry_out(&acceptors, &context) => {}
             () = signals.obey(&reloader, &shutdown, &manager) => {}
@@ -210,6 +218,7 @@ fn serve(
             () = sweep_clients(&context) => {}
             () = tick_averages(&averages, &manager) => {}
             () = balance::run(&manager, &threads) => {}
+            () = watchdog => {}
         }
         tracing::info!("server shutting down");
         Ok(())

@@ -1,33 +1,55 @@
 //! Telling systemd how we are (`sd_notify(3)`): a line to the datagram socket that `NOTIFY_SOCKET` names.
 //!
-//! Without that variable all of this does nothing. Sockets that systemd opened for us are not taken over.
+//! Without that variable all of this does nothing. Sockets that systemd has opened for us are [`activation`](super::activation)'s.
 
 use std::ffi::OsStr;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use tokio::sync::oneshot;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::net::Workers;
 
 /// What systemd is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State<'a> {
-    /// Clients are accepted.
+    /// Clients are accepted, and the configuration is read.
     Ready,
+    /// The configuration is read again, since now. `Ready` follows, whatever comes of it (`Type=notify-reload`).
+    Reloading,
     /// The end has begun.
     Stopping,
     /// A line for people, shown by `systemctl status`.
     Status(&'a str),
+    /// All is well (`WatchdogSec=`).
+    Alive,
 }
 
 impl State<'_> {
     fn line(self) -> String {
         match self {
             Self::Ready => "READY=1\n".to_owned(),
+            // By the time systemd knows whether this answers its own request to reload or one before that.
+            Self::Reloading => format!(
+                "RELOADING=1\nMONOTONIC_USEC={}\n",
+                since_boot().unwrap_or_default().as_micros()
+            ),
             Self::Stopping => "STOPPING=1\n".to_owned(),
+            Self::Alive => "WATCHDOG=1\n".to_owned(),
             // A line break would begin another assignment.
             Self::Status(text) => format!("STATUS={}\n", text.replace('\n', " ")),
         }
     }
+}
+
+/// What the monotonic clock says, which every process reads alike (`clock_gettime(2)`).
+fn since_boot() -> nix::Result<Duration> {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from)
 }
 
 /// Tells systemd, if it wants to know.
@@ -51,6 +73,53 @@ fn send(name: &OsStr, state: State<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// How often systemd is to hear that all is well (`sd_watchdog_enabled(3)`): twice in the time after which it gives us
+/// up. `None`: it does not ask us.
+pub fn watchdog() -> Option<Duration> {
+    let read = |name| std::env::var(name).ok();
+    let period = watchdog_period(read("WATCHDOG_USEC"), read("WATCHDOG_PID"));
+    period.filter(|_| std::env::var_os("NOTIFY_SOCKET").is_some())
+}
+
+fn watchdog_period(limit: Option<String>, pid: Option<String>) -> Option<Duration> {
+    let micros: u64 = limit?.parse().ok().filter(|micros| *micros > 0)?;
+    // It may be meant for the process that has started us, or for the one we were before we went into the background.
+    let is_ours = pid.is_none_or(|pid| pid.parse() == Ok(std::process::id()));
+    is_ours.then(|| Duration::from_micros(micros) / 2)
+}
+
+/// Calls `tell` every `period`, but only after each worker has done something in between. Who calls this must turn, too.
+/// Without a period it does nothing, for ever.
+pub async fn watch(workers: &Workers, period: Option<Duration>, tell: impl Fn()) {
+    let Some(period) = period else {
+        return std::future::pending().await;
+    };
+    let mut tick = interval(period);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let asked: Vec<_> = (0..workers.count())
+            .map(|worker| {
+                let (answer, answered) = oneshot::channel();
+                workers.spawn_on(worker, async move {
+                    // Nobody listens any more only when the process ends.
+                    let _ = answer.send(());
+                });
+                (worker, answered)
+            })
+            .collect();
+        for (worker, mut answered) in asked {
+            if timeout(period, &mut answered).await.is_err() {
+                tracing::warn!(
+                    "worker {worker} does not answer: systemd's watchdog is not told that all is well"
+                );
+                let _ = answered.await;
+            }
+        }
+        tell();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +137,7 @@ mod tests {
         };
         assert_eq!(said(State::Ready), "READY=1\n");
         assert_eq!(said(State::Stopping), "STOPPING=1\n");
+        assert_eq!(said(State::Alive), "WATCHDOG=1\n");
         assert_eq!(
             said(State::Status("stats: 1\nX=2")),
             "STATUS=stats: 1 X=2\n"
@@ -83,5 +153,71 @@ mod tests {
         let mut buffer = [0; 100];
         assert_eq!(systemd.recv(&mut buffer).unwrap(), 8);
         assert!(send(OsStr::new("/no/such/socket"), State::Ready).is_err());
+    }
+
+    #[test]
+    fn a_reload_says_when_it_began_on_the_clock_that_all_share() {
+        let before = since_boot().unwrap();
+        let line = State::Reloading.line();
+        let micros = line
+            .strip_prefix("RELOADING=1\nMONOTONIC_USEC=")
+            .and_then(|rest| rest.strip_suffix('\n'));
+        let said = Duration::from_micros(micros.unwrap().parse().unwrap());
+        let after = since_boot().unwrap();
+        assert!(said.as_micros() >= before.as_micros() && said <= after);
+    }
+
+    #[test]
+    fn the_watchdog_wants_to_hear_us_twice_in_its_time_if_it_means_us() {
+        let period = |limit: &str, pid: Option<u32>| {
+            watchdog_period(Some(limit.to_owned()), pid.map(|pid| pid.to_string()))
+        };
+        let (own, half) = (std::process::id(), Some(Duration::from_secs(15)));
+        assert_eq!(period("30000000", None), half);
+        assert_eq!(period("30000000", Some(own)), half);
+        assert_eq!(period("30000000", Some(own + 1)), None);
+        assert_eq!(period("0", None), None);
+        assert_eq!(period("soon", None), None);
+        assert_eq!(watchdog_period(None, Some(own.to_string())), None);
+    }
+
+    #[test]
+    fn the_watchdog_hears_nothing_while_a_worker_does_not_turn() {
+        let runtime = || {
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .unwrap()
+        };
+        let (main, first, second) = (runtime(), runtime(), runtime());
+        let workers = Workers::new(vec![first.handle().clone(), second.handle().clone()]);
+        let (told, tells) = std::sync::mpsc::channel();
+        let watched = workers.clone();
+        let watching = main.spawn(async move {
+            let period = Some(Duration::from_millis(5));
+            watch(&watched, period, || told.send(()).unwrap()).await;
+        });
+        let patience = Duration::from_secs(20);
+        for _ in 0..3 {
+            tells.recv_timeout(patience).unwrap();
+        }
+        // The second worker is kept busy by something that does not let go.
+        let (let_go, held) = std::sync::mpsc::channel::<()>();
+        let (busy, is_busy) = std::sync::mpsc::channel();
+        workers.spawn_on(1, async move {
+            busy.send(()).unwrap();
+            let _ = held.recv();
+        });
+        is_busy.recv_timeout(patience).unwrap();
+        // In the round that was under way it may have answered before.
+        let moment = Duration::from_millis(100);
+        let heard = (0..2)
+            .filter(|_| tells.recv_timeout(moment).is_ok())
+            .count();
+        assert!(heard <= 1);
+        let_go.send(()).unwrap();
+        tells.recv_timeout(patience).unwrap();
+        watching.abort();
     }
 }

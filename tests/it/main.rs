@@ -44,6 +44,7 @@ mod replication;
 mod shutdown;
 mod startup_parameters;
 mod suspend;
+mod systemd;
 mod timeouts;
 mod tls;
 mod unread;

@@ -12,13 +12,13 @@ use crate::support::process::{command, directory, hand_over};
 use crate::support::{Pooler, Wire, postgres, wait_until};
 
 /// A folder with a configuration, and the daemon that runs there, if any.
-struct Home {
-    folder: PathBuf,
-    port: u16,
+pub(crate) struct Home {
+    pub folder: PathBuf,
+    pub port: u16,
 }
 
 impl Home {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let (folder, port) = (directory(), free_port());
         let ini = format!(
             "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
@@ -31,35 +31,35 @@ impl Home {
         home
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         std::fs::write(self.path(name), text).unwrap();
         hand_over(&self.path(name));
     }
 
-    fn read(&self, name: &str) -> String {
+    pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
+    pub fn run(&self, arguments: &[&str]) -> Output {
         command(binary(), &self.folder)
             .args(arguments)
             .output()
             .unwrap()
     }
 
-    fn pid(&self) -> Option<Pid> {
+    pub fn pid(&self) -> Option<Pid> {
         self.read("pid").trim().parse().ok().map(Pid::from_raw)
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill(self.pid().unwrap(), signal).unwrap();
     }
 
-    fn accepts(&self) -> bool {
+    pub fn accepts(&self) -> bool {
         Wire::connect(([127, 0, 0, 1], self.port).into()).is_ok()
     }
 }
@@ -140,31 +140,6 @@ fn a_daemon_needs_a_pidfile_and_one_of_the_living_stops_it() {
         text.contains("FATAL pidfile 'other' exists, another instance running?"),
         "{text}"
     );
-}
-
-#[test]
-fn systemd_is_told_when_it_is_ready_and_when_it_ends() {
-    let home = Home::new();
-    let systemd = std::os::unix::net::UnixDatagram::bind(home.path("notify")).unwrap();
-    hand_over(&home.path("notify"));
-    systemd
-        .set_read_timeout(Some(crate::support::PATIENCE))
-        .unwrap();
-    let hears = || {
-        let mut buffer = [0; 1000];
-        let length = systemd.recv(&mut buffer).unwrap();
-        String::from_utf8_lossy(&buffer[..length]).into_owned()
-    };
-    let mut child = command(binary(), &home.folder)
-        .args(["-q", "a.ini"])
-        .env("NOTIFY_SOCKET", home.path("notify"))
-        .spawn()
-        .unwrap();
-    assert_eq!(hears(), "READY=1\n");
-    assert!(home.accepts());
-    home.signal(Signal::SIGINT);
-    assert_eq!(hears(), "STOPPING=1\n");
-    assert!(child.wait().unwrap().success());
 }
 
 #[test]
