@@ -78,7 +78,7 @@ pub struct Acceptors {
     /// Ended when dropped.
     _tasks: JoinSet<()>,
     /// Removed from the file system when we go.
-    _file: Option<SocketFile>,
+    _files: Vec<SocketFile>,
 }
 
 impl Acceptors {
@@ -105,9 +105,9 @@ impl Acceptors {
                 let _ = stop.run_until_cancelled(accept).await;
             });
         }
-        let mut file = None;
-        if let Some(socket) = listeners.unix {
-            file = socket.file;
+        let mut files = Vec::new();
+        for socket in listeners.unix {
+            files.extend(socket.file);
             let listener = UnixListener::from_std(socket.listener)?;
             let reception = reception.clone();
             tasks.spawn(async move {
@@ -128,7 +128,7 @@ impl Acceptors {
         Ok(Self {
             tcp,
             _tasks: tasks,
-            _file: file,
+            _files: files,
         })
     }
 

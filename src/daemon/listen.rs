@@ -1,7 +1,8 @@
 //! The listening sockets: addresses resolved, bound and listening, before any runtime exists.
 //!
 //! Gives std sockets, non-blocking and ready for a runtime to adopt; accepting, and the options
-//! of accepted sockets, are `accept`'s and `net`'s. No sockets are inherited, from another process or from systemd.
+//! of accepted sockets, are `accept`'s and `net`'s. Sockets that systemd has opened are taken over by
+//! [`activation`](super::activation).
 
 use crate::daemon::Error;
 use nix::unistd::{Gid, Group, chown};
@@ -40,8 +41,8 @@ pub struct ListenOptions {
 pub struct Listeners {
     /// One socket an address, in the order of the list.
     pub tcp: Vec<TcpListener>,
-    /// The Unix socket.
-    pub unix: Option<UnixSocket>,
+    /// The Unix socket; several only if they were handed over.
+    pub unix: Vec<UnixSocket>,
 }
 
 /// A listening Unix socket and its file; take them apart to give the listener to a runtime.
@@ -49,7 +50,8 @@ pub struct Listeners {
 pub struct UnixSocket {
     /// The socket.
     pub listener: UnixListener,
-    /// Its file, to be kept as long as the socket listens; `None` in the abstract namespace.
+    /// Its file, to be kept as long as the socket listens; `None` in the abstract namespace, and for a
+    /// file that is not ours.
     pub file: Option<SocketFile>,
 }
 
@@ -162,7 +164,10 @@ impl Listeners {
             });
         }
         let unix = dir.map(|dir| bind_unix(dir, options)).transpose()?;
-        Ok(Self { tcp, unix })
+        Ok(Self {
+            tcp,
+            unix: unix.into_iter().collect(),
+        })
     }
 }
 

@@ -5,11 +5,12 @@
 //! connections ([`accept`]) and brings new configurations and the end ([`reload`], [`shutdown`]).
 //!
 //! The order in which a start uses them, each failure being fatal: parse the command line
-//! ([`cli`]), read the configuration, change the user and refuse root ([`privileges`]), look
-//! whether our Unix socket is taken ([`listen`]), check the pidfile ([`pidfile`]), daemonise,
+//! ([`cli`]), read the configuration, change the user and refuse root ([`privileges`]), take over
+//! systemd's sockets ([`activation`]) or look whether our Unix socket is taken ([`listen`]), check the pidfile ([`pidfile`]), daemonise,
 //! listen, write the pidfile.
 
 mod accept;
+pub mod activation;
 mod balance;
 pub mod cli;
 pub mod listen;
@@ -130,6 +131,14 @@ pub enum Error {
     NoAddress {
         /// The whole list as it was configured.
         list: String,
+    },
+    /// What systemd has opened for us can't be listened on.
+    #[error("cannot use descriptor {descriptor} passed by systemd: {source}")]
+    PassedSocket {
+        /// Its number.
+        descriptor: usize,
+        /// What is wrong with it.
+        source: io::Error,
     },
     /// Somebody accepts connections on our Unix socket.
     #[error("unix socket is in use, cannot continue")]

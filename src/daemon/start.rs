@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::accept::{Acceptors, Reception};
+use super::activation;
 use super::balance;
 use super::cli::{self, Args, Exit};
 use super::listen::{self, ListenOptions, Listeners};
@@ -101,7 +102,11 @@ fn run(args: &Args, config: Config, tls: Setup) -> Result<(), Error> {
     args.warn_ignored();
     let warnings = config.warnings.iter().chain(&tls.warnings);
     warnings.for_each(|warning| tracing::warn!("{warning}"));
-    if let Some(dir) = &settings.unix_socket_dir {
+    // Before we are another process in the background.
+    let passed = activation::take()?;
+    if let Some(dir) = &settings.unix_socket_dir
+        && passed.is_none()
+    {
         listen::refuse_used_unix_socket(dir, settings.listen_port)?;
     }
     settings
@@ -122,7 +127,10 @@ fn run(args: &Args, config: Config, tls: Setup) -> Result<(), Error> {
         expected_descriptors(&config)
     );
     signals::hold().map_err(|source| Error::Runtime { source })?;
-    let listeners = Listeners::bind(&listen_options(&config))?;
+    let listeners = match passed {
+        Some(passed) => passed.listen(settings),
+        None => Listeners::bind(&listen_options(&config))?,
+    };
     let _pidfile = settings
         .pidfile
         .as_deref()

@@ -163,12 +163,12 @@ fn the_unix_socket_has_its_name_and_mode_and_goes_with_the_value() {
         unix_group: Some(group),
         ..unix(dir.path())
     };
-    let listeners = Listeners::bind(&options).unwrap();
+    let mut listeners = Listeners::bind(&options).unwrap();
     let path = dir.path().join(".s.PGSQL.6432");
     let metadata = fs::metadata(&path).unwrap();
     assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
     assert_eq!(metadata.gid(), nix::unistd::getgid().as_raw());
-    let socket = listeners.unix.unwrap();
+    let socket = listeners.unix.pop().unwrap();
     let error = socket.listener.accept().unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     UnixStream::connect(&path).unwrap();
@@ -269,7 +269,7 @@ fn an_at_sign_means_the_abstract_namespace() {
     let dir = format!("@pgferry-test-{}", std::process::id());
     let options = unix(Path::new(&dir));
     let listeners = Listeners::bind(&options).unwrap();
-    assert!(listeners.unix.as_ref().unwrap().file.is_none());
+    assert!(listeners.unix[0].file.is_none());
     let name = format!("{}/.s.PGSQL.6432", dir.trim_start_matches('@'));
     let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
     UnixStream::connect_addr(&address).unwrap();
