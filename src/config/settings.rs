@@ -274,6 +274,8 @@ settings! {
                 "How long sent data may stay unacknowledged, in milliseconds; 0: the system's limit.";
             tcp_socket_buffer: usize = Some("0"), Kind::Int, NewConnections,
                 "Bytes of the kernel's send and receive buffers; 0: the system's size.";
+            tcp_defer_accept: usize = Some("1"), Kind::Int, Live,
+                "Leave TCP connections to the kernel until their first bytes come, or for about 45 seconds; 0: accept them at once.";
             max_packet_size: usize = Some("2147483647"), Kind::Int, NewConnections,
                 "Largest protocol message accepted from a client, in bytes; the answers of servers are not measured.";
         }
@@ -430,8 +432,6 @@ settings! {
                 "Size of a buffer.";
             sbuf_loopcnt = Some("5"), Kind::Int, Live, Support::AcceptAndWarn(ONE_THREADED),
                 "Buffers read from one socket in a turn.";
-            tcp_defer_accept = Some("1"), Kind::Int, Live, Support::AcceptAndWarn("connections are accepted at once, as with 0"),
-                "Accept a connection when its first data arrive.";
         }
         Login {
             auth_ldap_options = None, Kind::Text, Live, Support::DefaultOnly,

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::defer;
 use super::listen::{Listeners, SocketFile};
 use crate::admin::{self, Console};
 use crate::client::{self, Context, Rights};
@@ -26,15 +28,22 @@ pub struct Reception {
     pub context: Arc<Context>,
     /// For the console.
     pub console: Arc<Console>,
+    /// Is `tcp_defer_accept` on?
+    defers: watch::Receiver<bool>,
     turn: Arc<AtomicUsize>,
 }
 
 impl Reception {
     /// Serves clients and the console with these.
-    pub fn new(context: Arc<Context>, console: Arc<Console>) -> Self {
+    pub fn new(
+        context: Arc<Context>,
+        console: Arc<Console>,
+        defers: watch::Receiver<bool>,
+    ) -> Self {
         Self {
             context,
             console,
+            defers,
             turn: Arc::default(),
         }
     }
@@ -101,8 +110,12 @@ impl Acceptors {
                     },
                     &reception,
                 );
-                // Dropping the listener makes new connections fail at once.
-                let _ = stop.run_until_cancelled(accept).await;
+                tokio::select! {
+                    () = accept => {}
+                    () = defer::follow(&listener, reception.defers.clone()) => {}
+                    // Dropping the listener makes new connections fail at once.
+                    () = stop.cancelled() => {}
+                }
             });
         }
         let mut files = Vec::new();

@@ -25,9 +25,6 @@ pub struct ListenOptions {
     pub backlog: u32,
     /// `so_reuseport`: several processes share the port.
     pub reuseport: bool,
-    /// `tcp_defer_accept`. Without effect: no safe call sets it, and all it saves is a wake-up
-    /// for a client that connects and says nothing.
-    pub defer_accept: bool,
     /// `unix_socket_dir`; `@name` is in the abstract namespace (Linux). None or empty: no socket.
     pub unix_dir: Option<PathBuf>,
     /// `unix_socket_mode`: permission bits of the socket file.
@@ -144,9 +141,6 @@ impl Listeners {
         }
         if let Some(dir) = dir {
             refuse_used_unix_socket(dir, options.port)?;
-        }
-        if options.defer_accept {
-            tracing::debug!("tcp_defer_accept has no effect");
         }
         let mut tcp = Vec::new();
         for address in resolve(&names, options.port)? {

@@ -13,6 +13,7 @@ mod accept;
 pub mod activation;
 mod balance;
 pub mod cli;
+mod defer;
 pub mod listen;
 pub mod log;
 pub mod pidfile;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::log::LogHandle;
 use super::shutdown::Request;
@@ -28,6 +29,7 @@ pub struct Reloader {
     log: LogHandle,
     fixed: Fixed,
     shutdown: Request,
+    defers_accept: watch::Sender<bool>,
     /// One reload at a time.
     running: Mutex<()>,
 }
@@ -41,6 +43,7 @@ impl Reloader {
         shutdown: Request,
     ) -> Self {
         Self {
+            defers_accept: watch::Sender::new(config.load().settings.tcp_defer_accept > 0),
             config,
             manager,
             log,
@@ -58,6 +61,11 @@ impl Reloader {
         // It is over, also if the file is bad.
         self.tell(State::Ready);
         result
+    }
+
+    /// Tells those who accept what `tcp_defer_accept` says, now and after each change.
+    pub fn defers_accept(&self) -> watch::Receiver<bool> {
+        self.defers_accept.subscribe()
     }
 
     /// A process that is about to end is not ready any more.
@@ -143,6 +151,9 @@ impl Reloader {
             }
         }
         self.set_log(&config);
+        let defers = config.settings.tcp_defer_accept > 0;
+        self.defers_accept
+            .send_if_modified(|last| std::mem::replace(last, defers) != defers);
         self.config.store(config);
         let handle = &self.manager.parts().tls;
         let must_reconnect = tls.is_some_and(|tls| {

@@ -159,7 +159,6 @@ fn listen_options(config: &Config) -> ListenOptions {
         port: settings.listen_port,
         backlog: u32::try_from(settings.listen_backlog).unwrap_or(u32::MAX),
         reuseport: settings.so_reuseport,
-        defer_accept: false,
         unix_dir: settings.unix_socket_dir.clone(),
         unix_mode: settings.unix_socket_mode.0,
         unix_group: Some(settings.unix_socket_group.clone()).filter(|group| !group.is_empty()),
@@ -204,7 +203,7 @@ fn serve(
         averages: averages.clone(),
         version: cli::VERSION_LINE,
     };
-    let reception = Reception::new(context.clone(), Arc::new(console));
+    let reception = Reception::new(context.clone(), Arc::new(console), reloader.defers_accept());
     let threads = runtime.threads.clone();
     runtime.run(async move {
         let signals = Signals::listen().map_err(|source| Error::Runtime { source })?;

@@ -90,13 +90,7 @@ fn a_file_with_every_setting_starts_and_what_has_no_effect_is_said_once() {
     assert_eq!(value("max_packet_size"), "4294967295");
     assert_eq!(value("autodb_idle_timeout"), "60.5");
     let log = pooler.log();
-    for name in [
-        "pkt_buf",
-        "sbuf_loopcnt",
-        "resolv_conf",
-        "job_name",
-        "tcp_defer_accept",
-    ] {
+    for name in ["pkt_buf", "sbuf_loopcnt", "resolv_conf", "job_name"] {
         assert_eq!(
             log.matches(&format!("{name} has no effect: ")).count(),
             1,

@@ -82,7 +82,11 @@ fn client_idle_timeout_ends_a_silent_client() {
 
 #[test]
 fn client_login_timeout_ends_a_connection_that_says_nothing() {
-    let (pooler, _) = pooler("client_login_timeout", "1");
+    let pooler = Pooler::start(|ini| {
+        // Else the kernel waits for the silent one's first byte, and it is not here yet.
+        ini.set("client_login_timeout", 1)
+            .set("tcp_defer_accept", 0);
+    });
     let silent = Wire::connect(pooler.address()).unwrap();
     let mut half = Wire::connect(pooler.address()).unwrap();
     half.send(&[0, 0, 0, 50, 0, 3]);

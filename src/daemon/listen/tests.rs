@@ -7,7 +7,6 @@ fn tcp(addresses: &[&str]) -> ListenOptions {
         port: 0,
         backlog: 128,
         reuseport: false,
-        defer_accept: true,
         unix_dir: None,
         unix_mode: 0o777,
         unix_group: None,
