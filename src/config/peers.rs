@@ -1,6 +1,7 @@
 //! Peers: other processes behind the same address, to which cancel requests are passed on.
 //!
-//! Owns the `[peers]` section (PgBouncer: "Section \[peers\]"). Passing on is `client`'s.
+//! Owns what a peer is and the lines of the `[peers]` section (PgBouncer: "Section \[peers\]"); `toml` has tables in their
+//! place. Passing on is `client`'s.
 
 use crate::config::databases::{Host, count, pairs};
 use crate::config::error::Problem;
@@ -17,34 +18,58 @@ pub struct Peer {
     pub pool_size: Option<usize>,
 }
 
-/// The keys of a `[peers]` line.
-const KEYS: &[&str] = &["host", "port", "pool_size"];
+/// The keys of a peer.
+pub(crate) const KEYS: &[&str] = &["host", "port", "pool_size"];
+
+/// A peer of which not everything may have been said yet.
+#[derive(Debug, Default)]
+pub(crate) struct Sketch {
+    host: Option<Host>,
+    port: Option<u16>,
+    pool_size: Option<usize>,
+}
+
+impl Sketch {
+    /// Takes the value of a key.
+    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), Problem> {
+        match key {
+            "host" => self.host = Some(Host::parse(value)),
+            "port" => match u16::parse(value) {
+                Ok(number) if number > 0 => self.port = Some(number),
+                _ => return Err(Problem::invalid(key, value, "a port, 1 to 65535")),
+            },
+            "pool_size" => self.pool_size = count(key, value)?,
+            _ => return Err(Problem::unknown_key(key, KEYS.iter().copied())),
+        }
+        Ok(())
+    }
+
+    /// What it has become.
+    pub(crate) fn finish(self) -> Result<Peer, Problem> {
+        Ok(Peer {
+            host: self.host.ok_or(Problem::Missing { key: "host" })?,
+            port: self.port.unwrap_or(6432),
+            pool_size: self.pool_size,
+        })
+    }
+}
+
+/// Reads the number of a peer.
+pub(crate) fn number(id: &str) -> Result<u16, Problem> {
+    match u16::parse(id) {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(Problem::Syntax("a peer is a number, 1 to 65535".to_owned())),
+    }
+}
 
 /// Reads a line: the number of the peer, and what stands behind it.
 pub(crate) fn parse(id: &str, line: &str) -> Result<(u16, Peer), Problem> {
-    let number = match u16::parse(id) {
-        Ok(number) if number > 0 => number,
-        _ => return Err(Problem::Syntax("a peer is a number, 1 to 65535".to_owned())),
-    };
-    let (mut host, mut port, mut pool_size) = (None, 6432, None);
+    let number = number(id)?;
+    let mut peer = Sketch::default();
     for (key, value) in pairs(line)? {
-        match key.as_str() {
-            "host" => host = Some(Host::parse(&value)),
-            "port" => match u16::parse(&value) {
-                Ok(number) if number > 0 => port = number,
-                _ => return Err(Problem::invalid(&key, &value, "a port, 1 to 65535")),
-            },
-            "pool_size" => pool_size = count(&key, &value)?,
-            _ => return Err(Problem::unknown_key(&key, KEYS.iter().copied())),
-        }
+        peer.set(&key, &value)?;
     }
-    let host = host.ok_or(Problem::Missing { key: "host" })?;
-    let peer = Peer {
-        host,
-        port,
-        pool_size,
-    };
-    Ok((number, peer))
+    Ok((number, peer.finish()?))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The TOML dialect: PgCat's layout and names, over the same settings as pgbouncer.ini.
 //!
-//! Owns the reading of values and `[general]`; `pools` reads `[pools.*]`. Every setting of the table is
+//! Owns the reading of values and `[general]`; `pools` reads `[pools.*]`, `peers` `[peers.*]`. Every setting of the table is
 //! accepted in `[general]` under its own name; PgCat's names come first, so `server_lifetime` is in
 //! milliseconds here. What PgCat has and we do not is a warning where nobody's query can notice, else refused.
 
@@ -16,9 +16,10 @@ use crate::config::kind::{Kind, SslMode, print_seconds};
 use crate::config::settings::{Setting, TABLE};
 use crate::config::users::SecretText;
 
+mod peers;
 mod pools;
 
-const SECTIONS: [&str; 3] = ["general", "pools", "plugins"];
+const SECTIONS: [&str; 4] = ["general", "pools", "peers", "plugins"];
 
 /// Why `query_parser_enabled` and its like are refused.
 const ROUTING: &str = "query routing";
@@ -49,6 +50,9 @@ pub(crate) fn read(text: &str, file: &str) -> Result<Draft, Error> {
         .is_some_and(|it| it.get("pool_mode").is_some());
     if let Some(pools) = root.section("pools")? {
         pools::read(&pools, &mut draft, pool_mode_is_set)?;
+    }
+    if let Some(peers) = root.section("peers")? {
+        peers::read(&peers, &mut draft)?;
     }
     Ok(draft)
 }

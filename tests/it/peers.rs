@@ -1,5 +1,10 @@
 //! Several poolers behind one address: a cancel request that comes to the wrong one is passed on.
 
+use nix::sys::signal::Signal;
+
+use crate::process::Home;
+use crate::support::pooler::binary;
+use crate::support::process::command;
 use crate::support::wire::error;
 use crate::support::{Pooler, Wire, frontend, postgres, wait_until};
 
@@ -34,6 +39,38 @@ fn a_cancel_request_finds_the_process_whose_key_it_is() {
     assert_eq!(peers.rows.len(), 2);
     assert_eq!(peers.get(1, "port"), "6432");
     assert_eq!(peers.get(1, "pool_size"), "20");
+}
+
+#[test]
+fn peers_of_a_toml_file_are_found_as_well() {
+    let database = postgres().database("peers");
+    let first = Pooler::start(|ini| {
+        ini.set("peer_id", 1);
+    });
+    let home = Home::new();
+    let toml = format!(
+        "[general]\nhost = '127.0.0.1'\nport = {}\nunix_socket_dir = ''\npidfile = 'pid'\npeer_id = 2\n\
+         [peers.1]\nhost = '127.0.0.1'\nport = {}\n",
+        home.port,
+        first.address().port()
+    );
+    home.write("a.toml", &toml);
+    let mut child = command(binary(), &home.folder)
+        .args(["-q", "a.toml"])
+        .spawn()
+        .unwrap();
+    wait_until("it accepts", || home.accepts());
+    let mut client = first.connect(&database);
+    client.send(&frontend::query("SELECT pg_sleep(60)"));
+    wait_until("the query runs", || {
+        postgres().sessions(&database, "active") == 1
+    });
+    let mut wire = Wire::connect(([127, 0, 0, 1], home.port).into()).unwrap();
+    wire.send(&frontend::cancel(client.pid, &client.key));
+    assert!(wire.ended());
+    assert_eq!(error(&client.read_until_ready()).sqlstate(), "57014");
+    home.signal(Signal::SIGQUIT);
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

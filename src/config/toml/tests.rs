@@ -281,3 +281,42 @@ proptest! {
         let _ = read(&text, "t.toml");
     }
 }
+
+#[test]
+fn peers_are_tables_by_their_numbers() {
+    let peers = load(
+        "[peers.1]\nhost='/tmp/one'\n[peers.2]\nhost='db.example'\nport=7000\npool_size=3\n[general]\npeer_id=1",
+    )
+    .peers;
+    let parts = |id: u16| {
+        let peer = &peers[&id];
+        (peer.host.clone(), peer.port, peer.pool_size)
+    };
+    assert_eq!(parts(1), (Host::Unix("/tmp/one".into()), 6432, None));
+    assert_eq!(parts(2), (Host::Tcp("db.example".into()), 7000, Some(3)));
+    for (text, complaint) in [
+        ("[peers.1]\nport=1", "t.toml:2: [peers.1] host is missing"),
+        (
+            "[peers.0]\nhost='a'",
+            "t.toml:2: [peers.0] syntax error: a peer is a number, 1 to 65535",
+        ),
+        (
+            "[peers.1]\nhost='a'\nport=0",
+            "t.toml:3: [peers.1] port = 0: expected a port, 1 to 65535",
+        ),
+        (
+            "[peers.1]\nhost=1",
+            "t.toml:2: [peers.1] host = integer: expected a string",
+        ),
+        (
+            "[peers.1]\nhost='a'\nprt=1",
+            "t.toml:3: [peers.1] unknown key \"prt\"; did you mean \"port\"?",
+        ),
+        (
+            "[peers]\n1='host=a'",
+            "t.toml:2: [peers] 1 = string: expected a table",
+        ),
+    ] {
+        assert_eq!(refused(text), complaint);
+    }
+}
