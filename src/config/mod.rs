@@ -59,6 +59,8 @@ pub struct Config {
     pub users: HashMap<String, UserSettings>,
     /// Secrets by user name: the `auth_file`, and what the environment or a TOML file adds.
     pub secrets: HashMap<String, SecretText>,
+    /// Those of them that no `auth_file` has said. They go before the file's.
+    pub own_secrets: HashMap<String, SecretText>,
     /// What `auth_hba_file` says; `None` unless `auth_type` is `hba`.
     pub rules: Option<Arc<hba::Rules>>,
     /// What the administrator should know, each with its place.
@@ -78,13 +80,15 @@ impl Config {
     /// Reads the same file again, for a reload of `self`.
     ///
     /// Settings that only a restart can change keep their running values; the changes name them. A snapshot
-    /// from the environment keeps its settings, since a process's environment does not change.
+    /// from the environment keeps its settings, since a process's environment does not change; the files that they name
+    /// are read again.
     pub fn reload(&self) -> Result<(Self, Vec<Change>), Error> {
         // SET may have named another file; without any it is the environment.
         let named = self.settings.conffile.as_ref();
         let Some(path) = self.path.as_ref().map(|path| named.unwrap_or(path)) else {
             let mut new = self.clone();
             new.warnings.clear();
+            new.read_secrets()?;
             new.read_rules()?;
             let changes = diff::diff(self, &new);
             return Ok((new, changes));
@@ -95,6 +99,20 @@ impl Config {
         let new = draft.finish(Some(path))?;
         changes.extend(diff::diff(self, &new));
         Ok((new, changes))
+    }
+
+    /// Reads `auth_file`, if there is one.
+    fn read_secrets(&mut self) -> Result<(), Error> {
+        let mut secrets = HashMap::new();
+        if let Some(file) = &self.settings.auth_file {
+            let name = file.display().to_string();
+            let text = read_file(file)
+                .map_err(|problem| problem.at(Place::default().about("auth_file")))?;
+            secrets = users::parse_auth_file(&text, &name, &mut self.warnings)?;
+        }
+        secrets.extend(self.own_secrets.clone());
+        self.secrets = secrets;
+        Ok(())
     }
 
     /// Reads `auth_hba_file` and `auth_ident_file`, if `auth_type` asks for them. On an error the rules are as before.
@@ -186,14 +204,6 @@ impl Draft {
         if let Some(path) = path {
             self.settings.note_conffile(path);
         }
-        if let Some(file) = &self.settings.auth_file {
-            let name = file.display().to_string();
-            let text = read_file(file)
-                .map_err(|problem| problem.at(Place::default().about("auth_file")))?;
-            let mut secrets = users::parse_auth_file(&text, &name, &mut self.warnings)?;
-            secrets.extend(self.secrets);
-            self.secrets = secrets;
-        }
         for database in self
             .databases
             .values_mut()
@@ -219,11 +229,13 @@ impl Draft {
             databases,
             peers: self.peers,
             users: self.users,
-            secrets: self.secrets,
+            secrets: HashMap::new(),
+            own_secrets: self.secrets,
             rules: None,
             warnings: self.warnings,
             path: path.map(Path::to_path_buf),
         };
+        config.read_secrets()?;
         config.read_rules()?;
         Ok(config)
     }

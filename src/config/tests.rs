@@ -287,3 +287,34 @@ fn without_auth_type_hba_its_files_are_not_read() {
     config.settings.set("auth_type", "hba").unwrap();
     assert!(config.read_rules().is_err());
 }
+
+#[test]
+fn the_auth_file_of_an_environment_is_read_again_on_reload() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = write(&folder, "users.txt", "\"bob\" \"one\"\n\"app\" \"stale\"\n");
+    let variables = [
+        ("DATABASE_URL", "postgres://app:own@db/app"),
+        ("AUTH_FILE", users.to_str().unwrap()),
+    ];
+    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let running = super::env::read(variables.into_iter())
+        .and_then(|draft| draft.finish(None))
+        .unwrap();
+    let secret = |config: &Config, name: &str| {
+        let secret = config.secrets.get(name);
+        secret.map(|secret| secret.expose().to_owned())
+    };
+    // The URL's own goes before the file's.
+    assert_eq!(secret(&running, "app").as_deref(), Some("own"));
+    assert_eq!(running.reload().unwrap().1, []);
+    write(&folder, "users.txt", "\"eve\" \"two\"\n");
+    let (new, changes) = running.reload().unwrap();
+    assert_eq!(changes, [Change::Secrets]);
+    assert_eq!(secret(&new, "eve").as_deref(), Some("two"));
+    assert_eq!(secret(&new, "app").as_deref(), Some("own"));
+    assert_eq!(secret(&new, "bob"), None);
+    write(&folder, "users.txt", "\"eve\n");
+    assert!(new.reload().is_err());
+    std::fs::remove_file(&users).unwrap();
+    assert!(new.reload().is_err());
+}

@@ -8,6 +8,7 @@ use nix::unistd::Pid;
 
 use crate::support::pooler::binary;
 use crate::support::ports::free_port;
+use crate::support::postgres::password;
 use crate::support::process::{command, directory, hand_over};
 use crate::support::{Pooler, Wire, postgres, wait_until};
 
@@ -140,6 +141,45 @@ fn a_daemon_needs_a_pidfile_and_one_of_the_living_stops_it() {
         text.contains("FATAL pidfile 'other' exists, another instance running?"),
         "{text}"
     );
+}
+
+#[test]
+fn the_auth_file_of_an_environment_is_read_again_on_hup() {
+    let home = Home::new();
+    let database = postgres().database("process");
+    let url = format!(
+        "postgres://app:{}@127.0.0.1:{}/{database}",
+        password("app"),
+        postgres().port()
+    );
+    home.write("users", "\"other\" \"one\"\n");
+    let mut child = command(binary(), &home.folder)
+        .env("DATABASE_URL", url)
+        .env("LISTEN_PORT", home.port.to_string())
+        .env("UNIX_SOCKET_DIR", &home.folder)
+        .env("AUTH_TYPE", "scram-sha-256")
+        .env("ADMIN_USERS", "other")
+        .env("AUTH_FILE", "users")
+        .env("PIDFILE", "pid")
+        .arg("-q")
+        .spawn()
+        .unwrap();
+    let login = |user: &str, database: &str, password: &str| {
+        let address = ([127, 0, 0, 1], home.port).into();
+        Wire::login(address, user, database, Some(password))
+    };
+    wait_until("it serves", || login("other", "pgbouncer", "one").is_ok());
+    home.write("users", "\"other\" \"two\"\n");
+    home.signal(Signal::SIGHUP);
+    wait_until("the new password holds", || {
+        login("other", "pgbouncer", "two").is_ok()
+    });
+    assert!(login("other", "pgbouncer", "one").is_err());
+    let mut client = login("app", &database, &password("app")).unwrap();
+    assert_eq!(client.value("SELECT 1"), "1");
+    drop(client);
+    home.signal(Signal::SIGINT);
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]
