@@ -116,6 +116,9 @@ pub enum Error {
     /// The server died, or what it sent made no sense.
     #[error("server conn crashed?")]
     ServerCrashed,
+    /// What the server sent is no message.
+    #[error("bad pkt header")]
+    ServerHeader,
     /// A value the client wants for a tracked parameter is not accepted by the server.
     #[error("invalid server parameter")]
     InvalidParameter,
@@ -193,6 +196,7 @@ impl Error {
             | Self::QueriesDisallowed
             | Self::TransactionBlock => Fault::Client,
             Self::ServerCrashed
+            | Self::ServerHeader
             | Self::ReplicationLogin
             | Self::Wait(
                 WaitError::ServerRefused { .. }

@@ -11,6 +11,7 @@ use crate::net::scratch::{self, Scratch};
 use crate::pool::Pooled;
 use crate::protocol::backend::TxStatus;
 use crate::server::Doom;
+use crate::server::pipeline::Desync;
 use crate::stats::Phase;
 
 impl Session {
@@ -82,7 +83,11 @@ impl Session {
             Err(desync) => {
                 tracing::error!(server = server.entry.id, "{desync}");
                 server.state.doom = Some(Doom::Desync);
-                return Step::End(Error::ServerCrashed.into());
+                let error = match desync {
+                    Desync::Header => Error::ServerHeader,
+                    Desync::Reply(_) => Error::ServerCrashed,
+                };
+                return Step::End(error.into());
             }
         }
         if sent.is_err() {

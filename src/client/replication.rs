@@ -9,7 +9,8 @@ use super::error::Ending;
 use crate::net::Connection;
 use crate::net::scratch::{self, Scratch};
 use crate::pool::Pooled;
-use crate::protocol::frame::HEADER_LEN;
+use crate::protocol;
+use crate::protocol::frame::{HEADER_LEN, cut};
 use crate::protocol::frontend::tag;
 use crate::stats::registry::ClientGuard;
 use crate::stats::{Counters, Order, Phase};
@@ -38,11 +39,11 @@ impl Replica<'_> {
         // No time limit is for it.
         self.entry.enter(Phase::LinkedIdle, now);
         let entry = self.entry.clone();
-        let mut to_client = Watch::default();
-        let mut to_server = Watch::default();
+        let longest = self.pooled.pool().settings().max_packet_size;
+        let (mut to_client, mut to_server) = (Watch::new(longest), Watch::new(longest));
         let first = std::mem::take(&mut self.connection.kept);
-        to_server.see(&first);
-        self.pooled.server.connection.queue(&first);
+        let fine = to_server.see(&first);
+        self.pooled.server.connection.queue(fine);
         poll_fn(|cx| {
             entry.register(cx.waker());
             Poll::Ready(())
@@ -52,7 +53,11 @@ impl Replica<'_> {
             scratch::with(|scratch| self.poll(cx, scratch, (&mut to_client, &mut to_server)))
         })
         .await;
-        self.pooled.close("client close request");
+        self.pooled.close(if to_client.bad_header.is_some() {
+            "bad pkt header"
+        } else {
+            "client close request"
+        });
         // An error of ours in the middle of a message would be taken for the rest of it.
         let whole = to_client.is_between();
         (ending, whole.then_some(self.connection))
@@ -68,6 +73,13 @@ impl Replica<'_> {
             return Poll::Ready(error.into());
         }
         loop {
+            if let Some(error) = &to_client.bad_header {
+                tracing::error!(server = self.pooled.server.entry.id, "{error}");
+                return Poll::Ready(Error::ServerHeader.into());
+            }
+            if let Some(error) = to_server.bad_header.take() {
+                return Poll::Ready(Error::from(error).into());
+            }
             let mut moved = false;
             let server = &mut self.pooled.server.connection;
             if server.has_backlog() && matches!(server.poll_flush(cx), Poll::Ready(Err(_))) {
@@ -85,7 +97,7 @@ impl Replica<'_> {
                     Ok(n) if n > 0 => scratch.read.get(..n).unwrap_or_default(),
                     _ => return Poll::Ready(Error::ServerCrashed.into()),
                 };
-                to_client.see(bytes);
+                let bytes = to_client.see(bytes);
                 if let Some(counters) = self.counters {
                     counters.sent.add(bytes.len() as u64);
                 }
@@ -101,7 +113,7 @@ impl Replica<'_> {
                     Ok(n) if n > 0 => scratch.read.get(..n).unwrap_or_default(),
                     _ => return Poll::Ready(Ending::Vanished),
                 };
-                to_server.see(bytes);
+                let bytes = to_server.see(bytes);
                 if to_server.saw_terminate {
                     return Poll::Ready(Ending::Terminated);
                 }
@@ -138,6 +150,10 @@ impl Replica<'_> {
 /// Follows the messages of a stream that passes by.
 #[derive(Debug, Default)]
 struct Watch {
+    /// `max_packet_size`.
+    longest: usize,
+    /// What is wrong with the message that comes now: neither it nor what follows goes on.
+    bad_header: Option<protocol::Error>,
     header: [u8; HEADER_LEN],
     /// How much of the header of the next message has been seen.
     have: usize,
@@ -147,30 +163,49 @@ struct Watch {
 }
 
 impl Watch {
-    fn see(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
+    fn new(longest: usize) -> Self {
+        Self {
+            longest,
+            ..Self::default()
+        }
+    }
+
+    /// Sees the next bytes; says which of them may go on: all, or those in front of a bad header.
+    fn see<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            if self.bad_header.is_some() {
+                return &[];
+            }
             if self.left > 0 {
-                let here = self.left.min(bytes.len());
+                let here = self.left.min(rest.len());
                 self.left -= here;
-                bytes = bytes.get(here..).unwrap_or_default();
+                at += here;
                 continue;
             }
             let wanted = self.header.get_mut(self.have..).unwrap_or_default();
-            let here = wanted.len().min(bytes.len());
-            let (now, later) = bytes.split_at(here);
-            if let Some(place) = wanted.get_mut(..here) {
-                place.copy_from_slice(now);
+            let begin = at;
+            for (place, byte) in wanted.iter_mut().zip(rest) {
+                *place = *byte;
+                at += 1;
             }
-            bytes = later;
-            self.have += here;
+            self.have += at - begin;
             if self.have == HEADER_LEN {
-                let [tag, a, b, c, d] = self.header;
-                let length = u32::from_be_bytes([a, b, c, d]) as usize;
-                self.left = length.saturating_sub(HEADER_LEN - 1);
+                match cut(&self.header, self.longest) {
+                    Ok(Some(frame)) => self.left = frame.missing(),
+                    Ok(None) => {}
+                    Err(error) => {
+                        self.bad_header = Some(error);
+                        // What of the header went on with earlier bytes is the beginning of a message: no other can follow.
+                        self.have -= at - begin;
+                        return bytes.get(..begin).unwrap_or_default();
+                    }
+                }
                 self.have = 0;
-                self.saw_terminate |= tag == tag::TERMINATE;
+                self.saw_terminate |= self.header.first() == Some(&tag::TERMINATE);
             }
         }
+        bytes
     }
 
     /// Is the last message complete?
@@ -187,10 +222,10 @@ mod tests {
     fn messages_are_followed_at_any_split() {
         let stream = [&b"d\0\0\0\x06XX"[..], b"c\0\0\0\x04", b"X\0\0\0\x04"].concat();
         for size in 1..=stream.len() {
-            let mut watch = Watch::default();
+            let mut watch = Watch::new(100);
             let mut seen = 0;
             for piece in stream.chunks(size) {
-                watch.see(piece);
+                assert_eq!(watch.see(piece), piece);
                 seen += piece.len();
                 assert_eq!(watch.is_between(), [7, 12, 17].contains(&seen), "{size}");
             }
@@ -200,8 +235,28 @@ mod tests {
 
     #[test]
     fn an_x_inside_of_a_message_is_no_terminate() {
-        let mut watch = Watch::default();
+        let mut watch = Watch::new(100);
         watch.see(b"d\0\0\0\x09X\0\0\0\x04");
         assert!(watch.is_between() && !watch.saw_terminate);
+    }
+
+    #[test]
+    fn a_message_over_the_limit_does_not_go_on_nor_does_what_follows() {
+        let stream = [&b"d\0\0\0\x06XX"[..], b"d\0\0\0\x09YYYYY", b"X\0\0\0\x04"].concat();
+        for size in 1..=stream.len() {
+            let mut watch = Watch::new(9);
+            let mut passed = Vec::new();
+            for piece in stream.chunks(size) {
+                passed.extend_from_slice(watch.see(piece));
+            }
+            // A part of its header may have gone on already, and then it is not between two messages.
+            assert!(passed.len() < 12 && stream.starts_with(&passed), "{size}");
+            assert_eq!(watch.is_between(), passed.len() == 7, "{size}");
+            assert_eq!(
+                watch.bad_header.unwrap().to_string(),
+                "bad packet header: '6400000009'"
+            );
+            assert!(!watch.saw_terminate);
+        }
     }
 }

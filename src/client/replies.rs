@@ -10,9 +10,6 @@ use crate::protocol::{frontend, sqlstate};
 use crate::server::pipeline::{Desync, Expect, Failure, Request};
 use crate::server::{Doom, Effect, Forget, Unnamed};
 
-/// The longest message accepted from a server: what its length field can say.
-const LONGEST: usize = i32::MAX as usize;
-
 /// SQLSTATE of a statement name the server does not know.
 const NO_SUCH_STATEMENT: &[u8] = sqlstate::INVALID_SQL_STATEMENT_NAME.as_bytes();
 
@@ -30,6 +27,7 @@ impl Relay {
     ) -> Result<usize, Desync> {
         let mut at = 0;
         let was_refused = self.is_refused;
+        let longest = self.settings.max_packet_size;
         while at < input.len() && self.is_refused == was_refused {
             if self.outbound.left > 0 {
                 at += pass_body(&mut self.outbound, input, at, out);
@@ -37,7 +35,7 @@ impl Relay {
                 continue;
             }
             let rest = input.get(at..).unwrap_or_default();
-            let Some(frame) = cut(rest, LONGEST).map_err(|_| desync(rest))? else {
+            let Some(frame) = cut(rest, longest).map_err(|_| Desync::Header)? else {
                 break;
             };
             if !frame.is_complete() && is_read(frame.tag) {
@@ -314,7 +312,5 @@ fn is_read(tag: u8) -> bool {
 }
 
 fn desync(bytes: &[u8]) -> Desync {
-    Desync {
-        tag: bytes.first().copied().unwrap_or_default().into(),
-    }
+    Desync::Reply(bytes.first().copied().unwrap_or_default().into())
 }

@@ -277,7 +277,7 @@ settings! {
             tcp_defer_accept: usize = Some("1"), Kind::Int, Live,
                 "Leave TCP connections to the kernel until their first bytes come, or for about 45 seconds; 0: accept them at once.";
             max_packet_size: usize = Some("2147483647"), Kind::Int, NewConnections,
-                "Largest protocol message accepted from a client, in bytes; the answers of servers are not measured.";
+                "Largest protocol message accepted from a client or a server, in bytes.";
         }
         Login {
             admin_users: Vec<String> = Some(""), Kind::List, Live,

@@ -12,6 +12,9 @@ use crate::server::Hosts;
 use crate::server::connect::Target;
 use crate::server::session::TrackedNames;
 
+/// The longest message there can be: its length is a signed number of 32 bits.
+const LONGEST: usize = i32::MAX as usize;
+
 /// The settings of a pool. Clients keep an `Arc` of it and look at the pool's version to see
 /// whether it is still the latest.
 #[derive(Debug, Clone)]
@@ -52,7 +55,7 @@ pub struct PoolSettings {
     pub refuses_queries: bool,
     /// `server_fast_close`, where it applies.
     pub fast_close: bool,
-    /// `max_packet_size`.
+    /// `max_packet_size`, for both sides; no more than a length field can say.
     pub max_packet_size: usize,
     /// `query_timeout`, microseconds; 0: none. (Compared with the live list's numbers.)
     pub query_timeout: u64,
@@ -105,7 +108,7 @@ impl PoolSettings {
                 .unwrap_or(usize::MAX),
             refuses_queries: all.disable_pqexec,
             fast_close: all.server_fast_close && mode == PoolMode::Session,
-            max_packet_size: all.max_packet_size,
+            max_packet_size: all.max_packet_size.min(LONGEST),
             query_timeout: micros(config.query_timeout(database, user)),
             idle_transaction_timeout: micros(config.idle_transaction_timeout(user)),
             transaction_timeout: micros(config.transaction_timeout(user)),

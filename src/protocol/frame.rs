@@ -6,7 +6,7 @@
 //! cut as a head, so that its body can stream through; whether to wait for the rest instead is
 //! the caller's decision. The untagged first packet of a connection is `startup`'s.
 
-use super::Error;
+use super::{Error, bad_header};
 
 /// Bytes before the body: the tag and the length.
 pub const HEADER_LEN: usize = 5;
@@ -49,13 +49,10 @@ pub fn cut(buf: &[u8], max: usize) -> Result<Option<Frame<'_>>, Error> {
         return Ok(None);
     };
     let [tag, a, b, c, d] = *header;
-    let length = u32::from_be_bytes([a, b, c, d]);
-    let claimed = length as usize;
+    let claimed = u32::from_be_bytes([a, b, c, d]) as usize;
     // The length counts its own four bytes; one with the sign bit set is over any limit, too.
     if claimed < 4 || claimed >= max {
-        return Err(Error::BadLength {
-            length: length.into(),
-        });
+        return Err(bad_header(buf));
     }
     let len = claimed + 1;
     let bytes = buf.get(..len).unwrap_or(buf);
@@ -89,7 +86,8 @@ mod tests {
 
     #[test]
     fn a_length_over_the_limit_is_refused_before_the_body_comes() {
-        assert!(cut(&[b'Q', 0, 0, 1, 0], 200).is_err());
+        let refused = cut(&[b'Q', 0, 0, 1, 0, b'S', b'E', b'L', b'E'], 200).unwrap_err();
+        assert_eq!(refused.to_string(), "bad packet header: '510000010053454c'");
         assert!(cut(&[b'Q', 0, 0, 1, 0], 257).is_ok());
     }
 

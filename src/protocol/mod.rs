@@ -67,10 +67,10 @@ pub enum Error {
         /// The length it would have, in bytes.
         length: i64,
     },
-    /// First packet that is no known request: bad length, unknown major version or plain garbage.
-    /// The words are `PgBouncer`'s.
+    /// A message whose length is out of range, or a first packet that is no known request: bad length, unknown
+    /// major version or plain garbage. The words are `PgBouncer`'s.
     #[error("bad packet header: '{}'", hex(.header))]
-    UnknownFirstPacket {
+    BadHeader {
         /// The first bytes of what came, at most 8.
         header: Vec<u8>,
     },
@@ -92,6 +92,17 @@ pub enum Error {
         "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed"
     )]
     UnsupportedOptions,
+}
+
+/// How many bytes of a bad packet go into the error text, as in `PgBouncer`.
+const SHOWN: usize = 8;
+
+/// The packet at the beginning of `buf` is none.
+#[cold]
+fn bad_header(buf: &[u8]) -> Error {
+    Error::BadHeader {
+        header: buf.get(..SHOWN).unwrap_or(buf).to_vec(),
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -4,7 +4,7 @@
 //! Comes from anyone who can reach the port, so the length is checked before anything else is looked at.
 //! A TLS connection without an `SSLRequest` (first byte 0x16) is not a packet and must be told apart before.
 
-use super::{Cursor, Error};
+use super::{Cursor, Error, bad_header};
 use std::fmt;
 
 /// What kind of replication a start-up message asks for (`protocol-replication`).
@@ -50,9 +50,6 @@ impl Replication {
 
 /// Longest packet after its length field, in bytes (`MAX_STARTUP_PACKET_LENGTH` of `PostgreSQL`).
 pub const MAX_LENGTH: usize = 10_000;
-
-/// Bytes of a packet we do not know that are shown to its sender, as many as `PgBouncer` shows.
-const SHOWN: usize = 8;
 
 /// Names and values in the order sent, neither with a NUL inside.
 pub type Parameters = Vec<(Vec<u8>, Vec<u8>)>;
@@ -123,9 +120,7 @@ pub fn read(buf: &[u8]) -> Result<Option<(FirstPacket, usize)>, Error> {
     let Ok(length) = cursor.array().map(u32::from_be_bytes) else {
         return Ok(None);
     };
-    let unknown = || Error::UnknownFirstPacket {
-        header: buf.get(..SHOWN).unwrap_or(buf).to_vec(),
-    };
+    let unknown = || bad_header(buf);
     // The length counts itself; the shortest packet has a version besides.
     let body_len = usize::try_from(length)
         .ok()

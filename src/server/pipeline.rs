@@ -98,10 +98,13 @@ pub enum Failure<E> {
 
 /// A reply that does not fit what was asked: the stream can't be trusted any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("unexpected reply {tag:?} from server")]
-pub struct Desync {
-    /// The tag that came.
-    pub tag: char,
+pub enum Desync {
+    /// A message that nothing was asked for, by its tag.
+    #[error("unexpected reply {0:?} from server")]
+    Reply(char),
+    /// Bytes that are no message. The words are PgBouncer's.
+    #[error("bad pkt header")]
+    Header,
 }
 
 /// Where the incoming half of a COPY stands.
@@ -388,7 +391,7 @@ impl<E> Pipeline<E> {
         let (forward, request) = match front.expect {
             Expect::Forward(request) => (true, request),
             Expect::Swallow(request) => (false, request),
-            Expect::Synthesize(_) => return Err(Desync { tag: tag.into() }),
+            Expect::Synthesize(_) => return Err(Desync::Reply(tag.into())),
         };
         match progress(request, tag) {
             Some(Progress::Part) => {
@@ -408,7 +411,7 @@ impl<E> Pipeline<E> {
                     has_effect: self.pop_entry().is_some_and(|entry| entry.has_effect),
                 })
             }
-            None => Err(Desync { tag: tag.into() }),
+            None => Err(Desync::Reply(tag.into())),
         }
     }
 
@@ -421,7 +424,7 @@ impl<E> Pipeline<E> {
                 has_effect: false,
             });
         }
-        Err(Desync { tag: tag.into() })
+        Err(Desync::Reply(tag.into()))
     }
 
     fn note_copy(&mut self, tag: u8) {

@@ -233,3 +233,47 @@ fn a_named_statement_of_16_mb_answers_as_it_does_directly() {
     // The second client's is prepared already.
     assert_eq!(play(&mut pooler.connect(&database)), direct);
 }
+
+#[test]
+fn a_message_of_a_server_over_the_limit_ends_the_server_and_its_client() {
+    let database = postgres().database("large");
+    let mut pooler = Pooler::start(|ini| {
+        ini.set("default_pool_size", 1)
+            .set("max_packet_size", 10_000);
+    });
+    let mut client = pooler.connect(&database);
+    let pid = client.value("SELECT pg_backend_pid()");
+    // With its header exactly as long as may be: tag, length, columns, length of the column.
+    let longest = client.value(&format!("SELECT repeat('x', {})", 10_000 - 11));
+    assert_eq!(longest.len(), 9_989);
+    let replies = client.query(&format!(
+        "SELECT 'first' UNION ALL SELECT repeat('x', {})",
+        9_990
+    ));
+    // What came before it went on.
+    assert_eq!(
+        names(&replies),
+        ["RowDescription", "DataRow", "ErrorResponse"]
+    );
+    let farewell = error(&replies);
+    assert_eq!(farewell.field('M').as_deref(), Some("bad pkt header"));
+    assert_eq!(farewell.field('S').as_deref(), Some("FATAL"));
+    assert_eq!(farewell.sqlstate(), "08P01");
+    assert!(client.ended());
+    let mut next = pooler.connect(&database);
+    assert_ne!(next.value("SELECT pg_backend_pid()"), pid);
+    assert!(pooler.log().contains("bad pkt header"));
+
+    // What the client sends is measured by the same, and the words are for its eyes.
+    let mut sender = pooler.connect(&database);
+    sender.send(&frontend::query(&"x".repeat(10_000)));
+    let farewell = sender.read_message().unwrap();
+    assert_eq!(
+        farewell.field('M').as_deref(),
+        Some("bad packet header: '5100002715787878'")
+    );
+    pooler.reconfigure(|ini| {
+        ini.unset("max_packet_size");
+    });
+    assert_eq!(next.value("SELECT repeat('x', 20000)").len(), 20_000);
+}

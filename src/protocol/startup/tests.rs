@@ -98,7 +98,7 @@ fn a_length_out_of_range_is_refused_before_the_rest_comes() {
         let bytes = length.to_be_bytes();
         assert_eq!(
             read(&bytes),
-            Err(Error::UnknownFirstPacket {
+            Err(Error::BadHeader {
                 header: bytes.to_vec()
             })
         );
