@@ -11,22 +11,24 @@
 //! ```
 //!
 //! **Where the CPU goes.** PBKDF2 with 4096 rounds takes about a millisecond, with a hostile server's count
-//! seconds. It runs in [`scram::Verifier::derive`] and [`scram::Verifier::matches`], hence in these places only:
+//! seconds. What comes out of it is worth keeping, in a [`Keyring`]. It runs in these places only:
 //!
-//! - [`ClientLogin::start`] with a plain secret and SCRAM. Cache [`MockKey::derive_verifier`] and pass
-//!   `Secret::Scram` instead.
+//! - [`ClientLogin::start`] with a plain secret and SCRAM. Pass `Secret::Scram` instead, with the verifier of
+//!   [`MockKey::known_verifier`].
 //! - [`ClientLogin::message`] with [`Method::Plain`] and a SCRAM secret.
-//! - [`ServerLogin::message`] on `AuthenticationSASLContinue` with a plain secret. Cache
-//!   [`ServerLogin::derived_keys`] and pass them to [`ServerLogin::reusing`].
+//! - [`ServerLogin::message`] on `AuthenticationSASLContinue` with a plain secret, the first time for each
+//!   [`Keyring`] that [`ServerLogin::reusing`] was given.
 
 pub mod client_login;
+pub mod keyring;
 pub mod md5;
 pub mod scram;
 pub mod secret;
 pub mod server_login;
 
 pub use crate::auth::client_login::{ClientLogin, Failure, Method, Proof, Step};
-pub use crate::auth::scram::{DerivedKeys, ScramKeys, Verifier};
+pub use crate::auth::keyring::Keyring;
+pub use crate::auth::scram::{ScramKeys, Verifier};
 pub use crate::auth::secret::{Md5Hash, PlainSecret, Secret};
 pub use crate::auth::server_login::{Credentials, ServerLogin, ServerStep};
 
@@ -95,6 +97,17 @@ impl MockKey {
     /// and count do, so keep it: it costs PBKDF2, and a login that takes longer tells that the user exists.
     pub fn derive_verifier(&self, user: &str, password: &PlainSecret, iterations: u32) -> Verifier {
         Verifier::derive(password, iterations, &self.salt(user))
+    }
+
+    /// The same, from keys that are known if they were derived before.
+    pub fn known_verifier(
+        &self,
+        (user, password): (&str, &PlainSecret),
+        iterations: u32,
+        known: &Keyring,
+    ) -> Verifier {
+        let salt = self.salt(user);
+        Verifier::of(known.keys(password, iterations, &salt), iterations, &salt)
     }
 
     /// A verifier that belongs to no password.

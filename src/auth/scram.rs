@@ -9,13 +9,14 @@
 //!                                    │                                            │
 //!                               client_final                                 server_final
 //!                                    ▼                                            ▼
-//!                                ScramKeys                              Option<DerivedKeys>
+//!                                ScramKeys                          the server knows us
 //! ```
 //!
 //! The client's key can be computed from its proof by whoever holds the verifier, and it is all that is needed
 //! to log in elsewhere under the same verifier (same salt, same count): this is the pass-through.
 
 use crate::auth::Error;
+use crate::auth::keyring::Keyring;
 use crate::auth::secret::{Key, PlainSecret, opaque_debug};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -48,7 +49,6 @@ const MAX_SERVER_MESSAGE: usize = 2000;
 
 opaque_debug!(
     Verifier,
-    DerivedKeys,
     ScramKeys,
     AwaitFirst,
     AwaitFinal,
@@ -92,13 +92,17 @@ impl Verifier {
 
     /// Makes a verifier from a password. Slow on purpose (PBKDF2, a millisecond for 4096 iterations): cache it.
     pub fn derive(password: &PlainSecret, iterations: u32, salt: &[u8]) -> Self {
-        let keys = ScramKeys::derive(password, iterations, salt);
-        Self::new(
+        Self::of(
+            ScramKeys::derive(password, iterations, salt),
             iterations,
-            salt.to_vec(),
-            hash(&keys.client_key),
-            keys.server_key,
+            salt,
         )
+    }
+
+    /// The verifier for these keys, which were derived with this count and salt.
+    pub(in crate::auth) fn of(keys: ScramKeys, iterations: u32, salt: &[u8]) -> Self {
+        let stored_key = hash(&keys.client_key);
+        Self::new(iterations, salt.to_vec(), stored_key, keys.server_key)
     }
 
     /// Whether a clear-text password belongs to this verifier. As slow as [`Verifier::derive`]; a count beyond
@@ -122,37 +126,12 @@ pub struct ScramKeys {
 
 impl ScramKeys {
     /// RFC 5802 §3, `SaltedPassword` and what follows. Slow on purpose.
-    fn derive(password: &PlainSecret, iterations: u32, salt: &[u8]) -> Self {
+    pub(in crate::auth) fn derive(password: &PlainSecret, iterations: u32, salt: &[u8]) -> Self {
         let salted = salted_password(&prepared(password), salt, iterations);
         Self {
             client_key: sign(salted.expose(), &[b"Client Key"]),
             server_key: sign(salted.expose(), &[b"Server Key"]),
         }
-    }
-}
-
-/// Keys together with all they were made from, so that they are reused only where they fit.
-#[derive(Clone)]
-pub struct DerivedKeys {
-    password: PlainSecret,
-    salt: Vec<u8>,
-    iterations: u32,
-    keys: ScramKeys,
-}
-
-impl DerivedKeys {
-    fn derive(password: &PlainSecret, iterations: u32, salt: Vec<u8>) -> Self {
-        let keys = ScramKeys::derive(password, iterations, &salt);
-        Self {
-            password: password.clone(),
-            salt,
-            iterations,
-            keys,
-        }
-    }
-
-    fn fits(&self, password: &PlainSecret, iterations: u32, salt: &[u8]) -> bool {
-        self.iterations == iterations && self.salt == salt && self.password == *password
     }
 }
 
@@ -309,8 +288,8 @@ impl AwaitFinal {
 /// What a client has to prove itself with.
 #[derive(Clone, Copy)]
 pub enum Material<'a> {
-    /// The password, and keys of an earlier login: taken instead of PBKDF2 if they fit what the server asks.
-    Password(&'a PlainSecret, Option<&'a DerivedKeys>),
+    /// The password, and the keys it came down to before: taken instead of PBKDF2 if they fit what the server asks.
+    Password(&'a PlainSecret, Option<&'a Keyring>),
     /// Keys seen when somebody logged in to us. They are good only if the server has the verifier that we have;
     /// nothing in the exchange tells so before the server's answer.
     Keys(&'a ScramKeys),
@@ -361,7 +340,7 @@ impl ClientFirst {
     }
 
     /// Takes the server-first-message, gives the client-final-message. Slow with a password (PBKDF2 with the
-    /// server's count) unless earlier keys fit.
+    /// server's count) unless keys that fit are known.
     pub fn server_first(
         self,
         message: &[u8],
@@ -388,17 +367,10 @@ impl ClientFirst {
             return Err(Error::Scram("extension"));
         }
 
-        let (keys, derived) = match material {
-            Material::Keys(keys) => (keys.clone(), None),
-            Material::Password(password, Some(known))
-                if known.fits(password, iterations, &salt) =>
-            {
-                (known.keys.clone(), Some(known.clone()))
-            }
-            Material::Password(password, _) => {
-                let derived = DerivedKeys::derive(password, iterations, salt);
-                (derived.keys.clone(), Some(derived))
-            }
+        let keys = match material {
+            Material::Keys(keys) => keys.clone(),
+            Material::Password(password, Some(known)) => known.keys(password, iterations, &salt),
+            Material::Password(password, None) => ScramKeys::derive(password, iterations, &salt),
         };
         let without_proof = format!("c={},r={nonce}", self.binding);
         let said = format!("{},{message},{without_proof}", self.bare);
@@ -409,20 +381,18 @@ impl ClientFirst {
         );
         let expected = sign(keys.server_key.expose(), &said);
         let reply = format!("{without_proof},p={}", STANDARD.encode(proof.expose()));
-        Ok((ClientFinal { expected, derived }, reply.into_bytes()))
+        Ok((ClientFinal { expected }, reply.into_bytes()))
     }
 }
 
 /// A client that waits for the server's signature.
 pub struct ClientFinal {
     expected: Key,
-    derived: Option<DerivedKeys>,
 }
 
 impl ClientFinal {
-    /// Takes the server-final-message. `Ok` means: the server knows our verifier; with a password come the keys
-    /// that are worth keeping for the next login.
-    pub fn server_final(self, message: &[u8]) -> Result<Option<DerivedKeys>, Error> {
+    /// Takes the server-final-message. `Ok` means: the server knows our verifier.
+    pub fn server_final(self, message: &[u8]) -> Result<(), Error> {
         let message = text(message, MAX_SERVER_MESSAGE)?;
         if message.starts_with("e=") {
             return Err(Error::RefusedByServer);
@@ -430,7 +400,7 @@ impl ClientFinal {
         let signature = attribute(Some(message), "v=").and_then(parse_key);
         let signature = signature.ok_or(Error::Scram("server signature"))?;
         if signature == self.expected {
-            Ok(self.derived)
+            Ok(())
         } else {
             Err(Error::InvalidServerSignature)
         }
@@ -500,8 +470,21 @@ fn prepared(password: &PlainSecret) -> Zeroizing<Vec<u8>> {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    static DERIVATIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// How many times this thread has paid PBKDF2.
+#[cfg(test)]
+pub(in crate::auth) fn derivations() -> u64 {
+    DERIVATIONS.get()
+}
+
 /// `Hi` of RFC 5802 §2.2: PBKDF2 with one block of output.
 fn salted_password(password: &[u8], salt: &[u8], iterations: u32) -> Key {
+    #[cfg(test)]
+    DERIVATIONS.set(DERIVATIONS.get() + 1);
     // The padded key is hashed once; each round starts from a copy of that state.
     let keyed = hmac(password);
     let mut round = finish(keyed.clone(), &[salt, &[0, 0, 0, 1]]);

@@ -9,9 +9,8 @@
 //!          └─ AuthenticationOk ─▶ Over (Done)             anything else, or an error ─▶ Over
 //! ```
 
-use crate::auth::scram::{
-    self, Binding, ClientFinal, ClientFirst, DerivedKeys, Material, ScramKeys,
-};
+use crate::auth::keyring::Keyring;
+use crate::auth::scram::{self, Binding, ClientFinal, ClientFirst, Material, ScramKeys};
 use crate::auth::secret::{Md5Hash, Secret, opaque_debug};
 use crate::auth::{Error, md5};
 use crate::protocol::authentication::{
@@ -58,7 +57,7 @@ impl fmt::Debug for ServerStep {
 /// A login in progress.
 pub struct ServerLogin {
     credentials: Credentials,
-    derived: Option<DerivedKeys>,
+    known: Option<Keyring>,
     end_point: Option<Vec<u8>>,
     state: State,
 }
@@ -77,7 +76,7 @@ impl ServerLogin {
     pub fn new(credentials: Credentials) -> Self {
         Self {
             credentials,
-            derived: None,
+            known: None,
             end_point: None,
             state: State::Start,
         }
@@ -90,16 +89,12 @@ impl ServerLogin {
         self
     }
 
-    /// Lets the login use the keys of an earlier one, and so skip PBKDF2, if password, salt and count are the same.
+    /// Lets the login use the keys of earlier ones, and so skip PBKDF2, if password, salt and count are the same; and
+    /// leaves its own there.
     #[must_use]
-    pub fn reusing(mut self, derived: Option<DerivedKeys>) -> Self {
-        self.derived = derived;
+    pub fn reusing(mut self, known: Keyring) -> Self {
+        self.known = Some(known);
         self
-    }
-
-    /// After a SCRAM login by password: the keys for the next [`ServerLogin::reusing`].
-    pub fn derived_keys(&self) -> Option<&DerivedKeys> {
-        self.derived.as_ref()
     }
 
     /// Takes the body of an `R` message. After an error the login is over. May cost PBKDF2 (see the room's docs).
@@ -122,7 +117,7 @@ impl ServerLogin {
                 )
             }
             (State::ScramFinal(scram), Authentication::SaslFinal(data)) => {
-                self.derived = scram.server_final(data)?;
+                scram.server_final(data)?;
                 (State::Answered, ServerStep::Wait)
             }
             _ => return Err(Error::UnexpectedRequest),
@@ -184,7 +179,7 @@ impl ServerLogin {
     fn material(&self) -> Result<Material<'_>, Error> {
         match (&self.credentials.secret, &self.credentials.scram) {
             (Some(Secret::Plain(password)), _) => {
-                Ok(Material::Password(password, self.derived.as_ref()))
+                Ok(Material::Password(password, self.known.as_ref()))
             }
             (_, Some(keys)) => Ok(Material::Keys(keys)),
             (_, None) => Err(Error::WrongPasswordType),

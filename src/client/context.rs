@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::NamesHeld;
-use crate::auth::scram::Verifier;
 use crate::auth::secret::PlainSecret;
-use crate::auth::{MockKey, Secret};
-use crate::config::ConfigHandle;
+use crate::auth::{Keyring, MockKey, Secret};
+use crate::config::{Config, ConfigHandle};
 use crate::pool::Manager;
 
 /// Handles shared by all clients.
@@ -26,17 +25,10 @@ pub struct Context {
     pub names_held: NamesHeld,
     /// What `server_version` the console reports.
     pub console_version: String,
-    verifiers: Mutex<HashMap<String, Derived>>,
+    /// What users' plain passwords came down to, by the name of the user.
+    keyrings: Mutex<HashMap<String, Keyring>>,
     shutting_down: AtomicBool,
     waiting_ends: AtomicBool,
-}
-
-/// A verifier made from a plain password, and what it was made from.
-#[derive(Debug)]
-struct Derived {
-    password: PlainSecret,
-    iterations: u32,
-    verifier: Verifier,
 }
 
 impl Context {
@@ -48,7 +40,7 @@ impl Context {
             mock: MockKey::random(),
             names_held: NamesHeld::default(),
             console_version,
-            verifiers: Mutex::default(),
+            keyrings: Mutex::default(),
             shutting_down: AtomicBool::new(false),
             waiting_ends: AtomicBool::new(false),
         }
@@ -60,20 +52,28 @@ impl Context {
         let Secret::Plain(password) = secret else {
             return secret;
         };
-        if let Some(derived) = self.verifiers.lock().get(user)
-            && derived.password == password
-            && derived.iterations == iterations
-        {
-            return Secret::Scram(derived.verifier.clone());
-        }
-        let verifier = self.mock.derive_verifier(user, &password, iterations);
-        let derived = Derived {
-            password,
-            iterations,
-            verifier: verifier.clone(),
-        };
-        self.verifiers.lock().insert(user.to_owned(), derived);
+        // Whoever comes while it is made waits for it, but not all the others.
+        let known = self
+            .keyrings
+            .lock()
+            .entry(user.to_owned())
+            .or_default()
+            .clone();
+        let verifier = self
+            .mock
+            .known_verifier((user, &password), iterations, &known);
         Secret::Scram(verifier)
+    }
+
+    /// Forgets what was made from passwords that are not in the configuration any more.
+    pub fn forget_old_secrets(&self, config: &Config) {
+        self.keyrings.lock().retain(|user, known| {
+            known.retain(|password| {
+                config
+                    .secrets_of(user)
+                    .any(|text| PlainSecret::new(text.expose()) == *password)
+            })
+        });
     }
 
     /// New logins, but for the console's, are refused from now on.

@@ -63,6 +63,16 @@ impl Config {
         own.or_else(|| self.secrets.get(client_user))
     }
 
+    /// All that clients of this name may prove, whatever database they want.
+    pub fn secrets_of<'a>(&'a self, client_user: &str) -> impl Iterator<Item = &'a SecretText> {
+        let databases = self.databases.values().chain(&self.fallback);
+        let own = databases.filter_map(move |database| {
+            let user = database.users.get(client_user)?;
+            user.password.as_ref()
+        });
+        own.chain(self.secrets.get(client_user))
+    }
+
     /// What the servers of a client log in with; `None`: only what the client's own login reveals.
     pub fn server_secret<'a>(
         &'a self,

@@ -10,6 +10,7 @@ use super::log::LogHandle;
 use super::shutdown::Request;
 use super::syslog::Filing;
 use super::systemd::{self, State};
+use crate::client::Context;
 use crate::config::{Applied, Change, Config, ConfigHandle, Reload};
 use crate::net::tls::Setup;
 use crate::pool::Manager;
@@ -24,6 +25,7 @@ pub struct Fixed {
 /// Applies configurations.
 #[derive(Debug)]
 pub struct Reloader {
+    context: Arc<Context>,
     config: ConfigHandle,
     manager: Arc<Manager>,
     log: LogHandle,
@@ -36,14 +38,11 @@ pub struct Reloader {
 
 impl Reloader {
     /// Applies to these. What systemd is told of it depends on whether the process is to end.
-    pub fn new(
-        config: ConfigHandle,
-        manager: Arc<Manager>,
-        (log, fixed): (LogHandle, Fixed),
-        shutdown: Request,
-    ) -> Self {
+    pub fn new(context: Arc<Context>, (log, fixed): (LogHandle, Fixed), shutdown: Request) -> Self {
+        let (config, manager) = (context.config.clone(), context.manager.clone());
         Self {
             defers_accept: watch::Sender::new(config.load().settings.tcp_defer_accept > 0),
+            context,
             config,
             manager,
             log,
@@ -151,6 +150,7 @@ impl Reloader {
             }
         }
         self.set_log(&config);
+        self.context.forget_old_secrets(&config);
         let defers = config.settings.tcp_defer_accept > 0;
         self.defers_accept
             .send_if_modified(|last| std::mem::replace(last, defers) != defers);

@@ -187,8 +187,7 @@ fn serve(
         verbose: args.verbose,
     };
     let reloader = Arc::new(Reloader::new(
-        config.clone(),
-        manager.clone(),
+        context.clone(),
         (log, fixed),
         shutdown.clone(),
     ));

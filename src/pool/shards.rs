@@ -22,8 +22,8 @@ use super::accounting::{Accounting, Demand};
 use super::manager::Parts;
 use super::settings::micros;
 use super::{PoolSettings, Pooled, WaitError, Waiter};
-use crate::auth::Secret;
 use crate::auth::server_login::Credentials;
+use crate::auth::{Keyring, Secret};
 use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
 use crate::server::{Doom, Server};
@@ -50,6 +50,8 @@ pub(super) struct Inner {
 struct Known {
     stored: Option<Secret>,
     credentials: Credentials,
+    /// What the secret came down to at earlier logins.
+    keyring: Keyring,
 }
 
 /// A place in the queue.
@@ -166,6 +168,7 @@ impl Pool {
             credentials: Mutex::new(Known {
                 stored,
                 credentials,
+                keyring: Keyring::default(),
             }),
             welcome: Mutex::default(),
             counters: (0..count).map(|_| Counters::default()).collect(),
@@ -255,15 +258,17 @@ impl Pool {
         if known.stored == stored && learned_nothing {
             credentials = known.credentials.clone();
         }
-        *known = Known {
-            stored,
-            credentials,
-        };
+        if known.credentials.secret != credentials.secret {
+            known.keyring = Keyring::default();
+        }
+        known.stored = stored;
+        known.credentials = credentials;
     }
 
-    /// What new servers log in with.
-    pub(super) fn credentials(&self) -> Credentials {
-        self.credentials.lock().credentials.clone()
+    /// What new servers log in with, and the keys that this came down to before.
+    pub(super) fn credentials(&self) -> (Credentials, Keyring) {
+        let known = self.credentials.lock();
+        (known.credentials.clone(), known.keyring.clone())
     }
 
     /// What the servers said at login, if there has been one.

@@ -11,6 +11,7 @@ use super::pipeline::Pipeline;
 use super::session::{Tracked, TrackedNames};
 use super::statements::Statements;
 use super::{Error, Hosts, Server, State, Unnamed};
+use crate::auth::Keyring;
 use crate::auth::server_login::{Credentials, ServerLogin, ServerStep};
 use crate::net::connection::Message;
 use crate::net::tls::{TlsStream, WithServers};
@@ -56,11 +57,11 @@ pub struct Connected {
     pub welcome: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Connects and logs in, on the worker that calls this. Cancel-safe: a dropped attempt is closed.
+/// Connects and logs in, and leaves what the password came down to on the keyring, on the worker that calls this. Cancel-safe: a dropped attempt is closed.
 pub async fn connect(
     target: &Target,
     tls: &WithServers,
-    credentials: Credentials,
+    (credentials, keyring): (Credentials, Keyring),
     registry: &Arc<Registry>,
     (worker, generation): (usize, u64),
 ) -> Result<Connected, Error> {
@@ -68,7 +69,8 @@ pub async fn connect(
         let dialled = target.hosts.dial(&target.tcp, tls, registry).await?;
         let (stream, host) = (dialled.stream, dialled.address.host());
         let user = credentials.user.clone();
-        let greeted = Greeted::login(stream, target, credentials).await?;
+        let login = ServerLogin::new(credentials).reusing(keyring);
+        let greeted = Greeted::login(stream, target, (&user, login)).await?;
         let place = (worker, generation);
         let mut connected = greeted.into_server(target, (user, host), registry, place)?;
         if let Some(query) = &target.connect_query {
@@ -98,11 +100,11 @@ impl Greeted {
     async fn login(
         stream: Stream,
         target: &Target,
-        credentials: Credentials,
+        (user, login): (&str, ServerLogin),
     ) -> Result<Self, Error> {
         let mut connection = Connection::new(stream);
         let mut parameters: Vec<(&[u8], &[u8])> = vec![
-            (b"user", credentials.user.as_bytes()),
+            (b"user", user.as_bytes()),
             (b"database", target.database.as_bytes()),
         ];
         parameters.extend(
@@ -125,7 +127,7 @@ impl Greeted {
         };
         let end_point = greeted.connection.stream.tls();
         let end_point = end_point.and_then(TlsStream::end_point);
-        let mut login = ServerLogin::new(credentials).binding_to(end_point);
+        let mut login = login.binding_to(end_point);
         loop {
             let message = greeted.connection.read_message(MAX_LOGIN_MESSAGE).await?;
             match message.tag {

@@ -2,7 +2,7 @@
 
 use crate::support::postgres::password;
 use crate::support::wire::Refusal;
-use crate::support::{Pooler, Wire, frontend, postgres};
+use crate::support::{Pooler, Wire, frontend, postgres, wait_until};
 
 fn pooler(method: &str) -> Pooler {
     Pooler::start(|ini| {
@@ -254,4 +254,85 @@ fn no_secret_is_written_to_the_log() {
     ] {
         assert!(!log.contains(&secret), "{secret} is in the log");
     }
+}
+
+/// How often a password was turned into keys, which takes thousands of rounds.
+fn derivations(pooler: &Pooler) -> usize {
+    pooler.log().matches("SCRAM keys derived in ").count()
+}
+
+#[test]
+fn the_password_for_postgresql_is_turned_into_keys_once_for_all_servers_of_a_pool() {
+    let database = postgres().database("auth");
+    let mut pooler = Pooler::start(|ini| {
+        ini.set("verbose", 1).set("default_pool_size", 6);
+    });
+    let open = |pooler: &Pooler| {
+        let mut clients: Vec<Wire> = (0..6)
+            .map(|_| pooler.login("scram_user", &database, None).unwrap())
+            .collect();
+        for client in &mut clients {
+            client.rows("BEGIN");
+        }
+        assert_eq!(pooler.servers(&database, "scram_user"), 6);
+    };
+    open(&pooler);
+    assert_eq!(derivations(&pooler), 1);
+    pooler.console("RECONNECT");
+    pooler.reconfigure(|ini| {
+        ini.set("query_timeout", 100);
+    });
+    open(&pooler);
+    assert_eq!(derivations(&pooler), 1);
+
+    // Another password comes down to other keys, and those of the old one are not tried.
+    pooler.reconfigure(|ini| {
+        ini.secret("scram_user", "wrong");
+    });
+    pooler.console("RECONNECT");
+    assert!(pooler.login("scram_user", &database, None).is_err());
+    assert!(derivations(&pooler) > 1);
+}
+
+#[test]
+fn a_users_password_is_turned_into_a_verifier_once_for_all_its_logins() {
+    let mut pooler = Pooler::start(|ini| {
+        ini.set("verbose", 1)
+            .set("auth_type", "scram-sha-256")
+            .set("admin_users", "other")
+            .secret("other", "one");
+    });
+    let comes_in = |pooler: &Pooler, password: &str| {
+        pooler.login("other", "pgbouncer", Some(password)).is_ok()
+    };
+    for _ in 0..3 {
+        assert!(comes_in(&pooler, "one"));
+        assert!(!comes_in(&pooler, "two"));
+    }
+    assert_eq!(derivations(&pooler), 1);
+    let reload = |pooler: &mut Pooler, secret: &str| {
+        pooler.rewrite(|ini| {
+            ini.secret("other", secret);
+        });
+        pooler.reload();
+    };
+    reload(&mut pooler, "two");
+    wait_until("the new password holds", || comes_in(&pooler, "two"));
+    assert!(!comes_in(&pooler, "one"));
+    assert_eq!(derivations(&pooler), 2);
+    // The keys of the first one were forgotten.
+    reload(&mut pooler, "one");
+    wait_until("the old password is the new one", || {
+        comes_in(&pooler, "one")
+    });
+    assert_eq!(derivations(&pooler), 3);
+    // The count is a part of it.
+    pooler.rewrite(|ini| {
+        ini.set("scram_iterations", 5000);
+    });
+    pooler.reload();
+    wait_until("the count is known", || {
+        comes_in(&pooler, "one") && pooler.log().contains("derived in 5000 rounds")
+    });
+    assert_eq!(derivations(&pooler), 4);
 }
