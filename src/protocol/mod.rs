@@ -4,12 +4,15 @@
 //! configuration, and no opinion on which message may follow which. Views borrow from the message and
 //! copy nothing; encoders append a complete message to a buffer, so a batch is written in one go.
 //!
+//! [`ldap`] is the one stranger here: what is said to a directory that checks a password.
+//!
 //! All layouts are from the `PostgreSQL` documentation, anchor `protocol-message-formats` (18 §54.7).
 
 pub mod authentication;
 pub mod backend;
 pub mod frame;
 pub mod frontend;
+pub mod ldap;
 pub mod rewrite;
 pub mod sqlstate;
 pub mod startup;
