@@ -250,6 +250,12 @@ fn admit(matches: Choice, proof: Proof) -> Result<Step, Failure> {
     }
 }
 
+/// The password of a `PasswordMessage`, for somebody else to check. An empty one is refused: to a directory it would
+/// mean that nothing has to be proved.
+pub fn password_sent(body: &[u8]) -> Result<PlainSecret, Failure> {
+    password(body).map(PlainSecret::new)
+}
+
 fn password(body: &[u8]) -> Result<&[u8], Failure> {
     let password = authentication::parse_password(body).map_err(Failure::Malformed)?;
     if password.is_empty() {

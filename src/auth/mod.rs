@@ -1,13 +1,14 @@
 //! Proofs of identity: who a client is, and who we are to `PostgreSQL`.
 //!
 //! Owns the methods and their exchanges, both sides, *sans-I/O*: message bodies in, whole messages out. Does not
-//! own where secrets come from (`auth_file`, `auth_query`), which method a client must use (HBA), sockets, or
-//! the `ErrorResponse` that ends a failed login.
+//! own where secrets come from (`auth_file`, `auth_query`), which method a client must use (HBA), the sockets of
+//! clients and servers, or the `ErrorResponse` that ends a failed login.
 //!
 //! ```text
 //!   client ── client_login ── Proof ──▶ Credentials ── server_login ── `PostgreSQL`
 //!                  │                                        │
 //!                  └────────── scram · md5 · secret ────────┘
+//!                  └── ldap · pam: others, who are asked about a password in clear text
 //! ```
 //!
 //! **Where the CPU goes.** PBKDF2 with 4096 rounds takes about a millisecond, with a hostile server's count
@@ -21,7 +22,9 @@
 
 pub mod client_login;
 pub mod keyring;
+pub mod ldap;
 pub mod md5;
+pub mod pam;
 pub mod scram;
 pub mod secret;
 pub mod server_login;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::NamesHeld;
+use crate::auth::pam::Desk;
 use crate::auth::secret::PlainSecret;
 use crate::auth::{Keyring, MockKey, Secret};
 use crate::config::{Config, ConfigHandle};
@@ -23,6 +24,8 @@ pub struct Context {
     pub mock: MockKey,
     /// What all clients' statement names take.
     pub names_held: NamesHeld,
+    /// Where logins by PAM queue.
+    pub pam: Desk,
     /// What `server_version` the console reports.
     pub console_version: String,
     /// What users' plain passwords came down to, by the name of the user.
@@ -39,6 +42,7 @@ impl Context {
             config,
             mock: MockKey::random(),
             names_held: NamesHeld::default(),
+            pam: Desk::default(),
             console_version,
             keyrings: Mutex::default(),
             shutting_down: AtomicBool::new(false),

@@ -74,6 +74,12 @@ pub enum Error {
     /// The method is `cert`: no certificate, one in another name, or nobody of that name.
     #[error("certificate authentication failed")]
     CertificateFailed,
+    /// The directory does not know the password, or could not be asked.
+    #[error("LDAP authentication failed")]
+    LdapFailed,
+    /// PAM does not know the password, or could not be asked.
+    #[error("PAM authentication failed")]
+    PamFailed,
     /// `auth_query` knows no such user.
     #[error("no such user")]
     NoSuchUser,
@@ -189,6 +195,8 @@ impl Error {
             | Self::Rejected
             | Self::PeerFailed
             | Self::CertificateFailed
+            | Self::LdapFailed
+            | Self::PamFailed
             | Self::NoSuchUser
             | Self::NoSuchDatabase(_)
             | Self::NotAllowed

@@ -19,22 +19,18 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::journal::Conn;
-use super::method::{self, Way};
 use super::parameters::Wanted;
 use super::{Context, Error};
-use crate::auth::Secret;
-use crate::auth::client_login::{ClientLogin, Failure, Method, Proof, Step};
-use crate::auth::secret::PlainSecret;
-use crate::config::databases::CONSOLE;
-use crate::config::{AuthType, Config, Database, SecretText};
-use crate::net::tls::{TlsStream, WithClients};
+use crate::config::{AuthType, Config, Database};
+use crate::net::tls::WithClients;
 use crate::net::{Connection, Stream};
-use crate::pool::{Admission, Learned, Pool, auth_query};
+use crate::pool::{Admission, Pool};
 use crate::protocol::authentication::Authentication;
 use crate::protocol::backend;
-use crate::protocol::frontend::tag;
 use crate::protocol::startup::{self, FirstPacket, StartupMessage};
 use crate::stats::registry::Peer;
+
+mod proof;
 
 /// Longest message accepted before the login is done (PgBouncer: passwords up to 64 KiB).
 const MAX_LOGIN_MESSAGE: usize = 72 * 1024;
@@ -150,6 +146,7 @@ pub async fn handshake(
         wanted,
         admission,
         worker,
+        deadline,
     };
     let outcome = timeout_at(deadline, login.run()).await;
     match outcome.unwrap_or(Err(Error::LoginTimeout)) {
@@ -262,6 +259,7 @@ struct Login<'a> {
     wanted: Wanted,
     admission: Admission,
     worker: usize,
+    deadline: Instant,
 }
 
 impl Login<'_> {
@@ -396,173 +394,5 @@ impl Login<'_> {
             .send_all(&Authentication::Ok.encode())
             .await
             .is_ok()
-    }
-
-    // ---- authentication --------------------------------------------------------------------
-
-    /// `None`: the client is gone.
-    async fn authenticate(
-        &mut self,
-        database: Option<&Database>,
-    ) -> Result<Option<Learned>, Error> {
-        if self.config.settings.auth_type == AuthType::Any {
-            // Everybody is the forced user; without one there is no name to log in with.
-            let forced = database.is_none_or(|database| database.user.is_some());
-            return if forced {
-                Ok(Some(Learned::default()))
-            } else {
-                Err(Error::Configuration)
-            };
-        }
-        let user = self.wanted.user.clone();
-        // The client hashes its password with the name it has sent, whatever `auth_query` makes of that.
-        let (known, text) = self.secret(database, &user).await?;
-        let config = self.config.clone();
-        let name = database.map_or(CONSOLE, |_| self.wanted.database.as_str());
-        let way = method::choose(
-            &config,
-            &self.connection.stream,
-            (name, &self.wanted.user, self.wanted.replication),
-        )?;
-        let (admitted, refusal) = match way {
-            Way::Proof(Method::Trust) => (true, Error::TrustFailed),
-            Way::Proof(method) => return self.prove(method, &user, text).await,
-            Way::Peer(record) => {
-                let stream = &self.connection.stream;
-                let admitted = method::is_admitted_peer(stream, record, &self.wanted.user).await;
-                (admitted, Error::PeerFailed)
-            }
-            Way::Certificate(record) => {
-                let stream = &self.connection.stream;
-                let admitted = method::is_certified(stream, record, &self.wanted.user);
-                (admitted, Error::CertificateFailed)
-            }
-        };
-        if known && admitted {
-            Ok(Some(learned(text.as_ref(), Proof::default())))
-        } else {
-            Err(refusal)
-        }
-    }
-
-    /// Asks the client to prove that it knows the secret, or that of a user who does not exist.
-    async fn prove(
-        &mut self,
-        method: Method,
-        user: &str,
-        text: Option<SecretText>,
-    ) -> Result<Option<Learned>, Error> {
-        let iterations = u32::try_from(self.config.settings.scram_iterations).unwrap_or(4096);
-        let secret = text.as_ref().and_then(|text| Secret::parse(text.expose()));
-        let proved_with = match (method, secret) {
-            (Method::Scram, Some(secret)) => {
-                Some(self.context.scram_secret(user, secret, iterations))
-            }
-            (_, secret) => secret,
-        };
-        let step = ClientLogin::start(method, user, proved_with, &self.context.mock, iterations);
-        let step = step.offering(self.connection.stream.tls().and_then(TlsStream::end_point));
-        let proof = self.converse(step).await?;
-        Ok(proof.map(|proof| learned(text.as_ref(), proof)))
-    }
-
-    /// Is the user known, and its secret if it has one. The name that `auth_query` returns is the login name from here on.
-    async fn secret(
-        &mut self,
-        database: Option<&Database>,
-        user: &str,
-    ) -> Result<(bool, Option<SecretText>), Error> {
-        if !self.admits(database, user) {
-            return Ok((false, None));
-        }
-        let stored = match database {
-            Some(database) => self.config.secret(database, user),
-            None => self.config.secrets.get(user),
-        };
-        if let Some(text) = stored.filter(|text| !text.is_empty()) {
-            return Ok((true, Some(text.clone())));
-        }
-        let is_stored = stored.is_some();
-        // The console is no database that can be asked; `auth_dbname` may name one that can.
-        let asked = match (database, &self.config.settings.auth_dbname) {
-            (Some(database), _) => Some(Arc::new(database.clone())),
-            (None, Some(name)) => self.config.database(name),
-            (None, None) => None,
-        };
-        let Some(asked) = asked.filter(|asked| self.config.auth_user(asked).is_some()) else {
-            return Ok((is_stored, None));
-        };
-        let manager = &self.context.manager;
-        let found =
-            match auth_query::look_up(manager, &self.config, &asked, user, self.worker).await {
-                Ok(found) => found.ok_or(Error::NoSuchUser)?,
-                Err(error) => {
-                    if let auth_query::Error::Disabled(name) = &*error {
-                        return Err(Error::AuthDatabaseDisabled(name.clone()));
-                    }
-                    tracing::error!("S: {error}");
-                    return Err(Error::Configuration);
-                }
-            };
-        if found.user != user {
-            tracing::debug!("auth_query: {user} is {}", found.user);
-            if !self.admits(database, &found.user) {
-                return Err(Error::NoSuchUser);
-            }
-            self.wanted.user = found.user;
-        }
-        Ok((true, found.secret))
-    }
-
-    fn admits(&self, database: Option<&Database>, user: &str) -> bool {
-        database.is_none_or(|database| self.config.admits(database, user))
-    }
-
-    async fn converse(&mut self, mut step: Step) -> Result<Option<Proof>, Error> {
-        loop {
-            let login = match step {
-                Step::Done { reply, proof } => {
-                    return Ok(self
-                        .connection
-                        .send_all(&reply)
-                        .await
-                        .is_ok()
-                        .then_some(proof));
-                }
-                Step::Continue(login, request) => {
-                    if self.connection.send_all(&request).await.is_err() {
-                        return Ok(None);
-                    }
-                    login
-                }
-            };
-            let Ok(message) = self.connection.read_message(MAX_LOGIN_MESSAGE).await else {
-                return Ok(None);
-            };
-            match message.tag {
-                tag::PASSWORD => step = login.message(&message.body).map_err(log_failure)?,
-                // psql asks for the password in a second connection and leaves the first.
-                tag::TERMINATE => return Ok(None),
-                other => return Err(Error::UnknownMessage(other)),
-            }
-        }
-    }
-}
-
-fn log_failure(failure: Failure) -> Failure {
-    if let Some(detail) = std::error::Error::source(&failure) {
-        tracing::debug!("{failure}: {detail}");
-    }
-    failure
-}
-
-/// What the login taught us for the server's.
-fn learned(text: Option<&SecretText>, proof: Proof) -> Learned {
-    let sent = proof
-        .password
-        .map(|password: PlainSecret| Secret::Plain(password));
-    Learned {
-        secret: sent.or_else(|| text.and_then(|text| Secret::parse(text.expose()))),
-        scram: proof.scram,
     }
 }

@@ -4,6 +4,7 @@
 //! `auth`'s, and the order of things is `handshake`'s.
 
 use super::Error;
+use super::vouch::Voucher;
 use crate::auth::client_login::Method;
 use crate::config::hba::{self, Attempt, Origin, Record};
 use crate::config::{AuthType, Config};
@@ -20,6 +21,8 @@ pub(super) enum Way<'a> {
     Peer(&'a Record),
     /// By a certificate; with a line's map, if it is a line that says so.
     Certificate(Option<&'a Record>),
+    /// By a password in clear text, which somebody else checks.
+    Vouched(Voucher<'a>),
 }
 
 /// The way for a client that is connected by `stream` and asks for this database as this user, to replicate or not.
@@ -35,6 +38,13 @@ pub(super) fn choose<'a>(
         AuthType::Md5 => return Ok(Way::Proof(Method::Md5)),
         AuthType::ScramSha256 => return Ok(Way::Proof(Method::Scram)),
         AuthType::Cert => return Ok(Way::Certificate(None)),
+        AuthType::Ldap => {
+            // There is one: without it the configuration would not have been taken.
+            let directory = config.settings.auth_ldap_options.directory();
+            let directory = directory.ok_or(Error::Configuration)?;
+            return Ok(Way::Vouched(Voucher::Directory(directory)));
+        }
+        AuthType::Pam => return Ok(Way::Vouched(Voucher::System)),
         AuthType::Hba => {}
     }
     let attempt = origin(stream).map(|origin| Attempt {
@@ -53,13 +63,14 @@ pub(super) fn choose<'a>(
         record.place,
         record.method
     );
-    Ok(match record.method {
+    Ok(match &record.method {
         hba::Method::Trust => Way::Proof(Method::Trust),
         hba::Method::Password => Way::Proof(Method::Plain),
         hba::Method::Md5 => Way::Proof(Method::Md5),
         hba::Method::ScramSha256 => Way::Proof(Method::Scram),
         hba::Method::Peer => Way::Peer(record),
         hba::Method::Cert => Way::Certificate(Some(record)),
+        hba::Method::Ldap(directory) => Way::Vouched(Voucher::Directory(directory)),
         hba::Method::Reject => return Err(Error::Rejected),
     })
 }

@@ -28,6 +28,7 @@ mod session;
 mod statements;
 pub mod timeouts;
 mod translate;
+mod vouch;
 
 pub use context::Context;
 pub use error::Error;

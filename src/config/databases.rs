@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::error::Problem;
-use crate::config::kind::{Fault, LoadBalance, PoolMode, Value, quoted, signed_int};
+use crate::config::kind::{LoadBalance, PoolMode, Value, quoted, signed_int};
 use crate::config::users::SecretText;
 
 /// Longest database name, PostgreSQL's `NAMEDATALEN` - 1.
@@ -301,26 +301,19 @@ pub(crate) fn set(database: &mut Database, key: &str, value: String) -> Result<(
 
 /// A number of which a negative one means "as everywhere else".
 pub(crate) fn count(key: &str, value: &str) -> Result<Option<usize>, Problem> {
-    let number = signed_int(value).map_err(|fault| invalid(key, value, fault))?;
+    let number = signed_int(value).map_err(|fault| Problem::fault(key, value, fault))?;
     Ok(usize::try_from(number).ok())
 }
 
 /// Whole seconds, of which a negative number means "as everywhere else".
 pub(crate) fn whole_seconds(key: &str, value: &str) -> Result<Option<Duration>, Problem> {
-    let number = signed_int(value).map_err(|fault| invalid(key, value, fault))?;
+    let number = signed_int(value).map_err(|fault| Problem::fault(key, value, fault))?;
     Ok(u64::try_from(number).ok().map(Duration::from_secs))
 }
 
 /// A value of any kind a setting can have.
 pub(crate) fn typed<T: Value>(key: &str, value: &str) -> Result<T, Problem> {
-    T::parse(value).map_err(|fault| invalid(key, value, fault))
-}
-
-fn invalid(key: &str, value: &str, fault: Fault) -> Problem {
-    match fault {
-        Fault::Expected(expected) => Problem::invalid(key, value, expected),
-        Fault::Unsupported => Problem::unsupported(key, value),
-    }
+    T::parse(value).map_err(|fault| Problem::fault(key, value, fault))
 }
 
 /// Cuts `key=value key='it''s'` into pairs. Only spaces separate; an empty value is an error.

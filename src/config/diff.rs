@@ -126,7 +126,7 @@ pub(crate) fn restart_changes(old: &Settings, new: &Settings) -> Vec<Change> {
 fn settings(old: &Settings, new: &Settings) -> impl Iterator<Item = Change> {
     TABLE
         .iter()
-        .filter(|row| row.support == Support::Full && old.get(row.name) != new.get(row.name))
+        .filter(|row| row.support == Support::Full && old.differs(row.name, new))
         .map(|row| Change::Setting {
             name: row.name,
             reload: row.reload,

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::config::kind::Fault;
+
 /// Where in the configuration something stands.
 ///
 /// Prints as `file:line: [section] entry: `, leaving out what is not known.
@@ -119,6 +121,18 @@ pub enum Problem {
         /// The value as written.
         value: String,
     },
+    /// A value for something that was left out when this program was built.
+    #[error("{key} = {value}: pgferry was built without {what} (cargo feature \"{feature}\")")]
+    NotBuiltIn {
+        /// The key.
+        key: String,
+        /// The value as written.
+        value: String,
+        /// What is not there.
+        what: &'static str,
+        /// What brings it in.
+        feature: &'static str,
+    },
     /// A whole feature that we cannot offer, in words.
     #[error("{feature}: not supported by this version of pgferry")]
     NotYet {
@@ -215,6 +229,21 @@ impl Problem {
         Self::Unsupported {
             key: key.to_owned(),
             value: value.to_owned(),
+        }
+    }
+
+    /// A value that a type of the table refuses, for this reason.
+    pub fn fault(key: &str, value: &str, fault: Fault) -> Self {
+        match fault {
+            Fault::Expected(expected) => Self::invalid(key, value, expected),
+            Fault::Unsupported => Self::unsupported(key, value),
+            Fault::NotBuiltIn(what, feature) => Self::NotBuiltIn {
+                key: key.to_owned(),
+                value: value.to_owned(),
+                what,
+                feature,
+            },
+            Fault::Hidden(why) => Self::Rule(format!("{key}: {why}")),
         }
     }
 

@@ -281,6 +281,40 @@ fn name(text: &str) -> Result<Option<(Name, &str)>, Problem> {
     Ok((end > 0).then_some((name, rest)))
 }
 
+/// Cuts a text into words at its blanks: each as it is written, and without its quotes. Other than in a line of a file,
+/// commas and `#` have no meaning.
+pub(crate) fn words(text: &str) -> Result<Vec<(&str, String)>, Problem> {
+    let mut words = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let mut word = String::new();
+        let mut in_quotes = false;
+        let mut end = rest.len();
+        let mut characters = rest.char_indices().peekable();
+        while let Some((at, character)) = characters.next() {
+            match character {
+                '"' if in_quotes && matches!(characters.peek(), Some((_, '"'))) => {
+                    word.push('"');
+                    characters.next();
+                }
+                '"' => in_quotes = !in_quotes,
+                blank if !in_quotes && blank.is_whitespace() => {
+                    end = at;
+                    break;
+                }
+                other => word.push(other),
+            }
+        }
+        if in_quotes {
+            return Err(Problem::Rule("unterminated quote".to_owned()));
+        }
+        let (written, behind) = rest.split_at_checked(end).unwrap_or((rest, ""));
+        words.push((written, word));
+        rest = behind.trim_start();
+    }
+    Ok(words)
+}
+
 /// A regular expression, the rest of a name that begins with `/`. It may match anywhere unless anchored.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern(Regex);

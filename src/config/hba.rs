@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::config::error::{Error, Problem};
 use crate::config::fields::{self, Files, Line, Name, Pattern};
 use crate::config::ident::{Map, Maps};
+use crate::config::ldap::Directory;
 
 mod address;
 mod record;
@@ -45,7 +46,7 @@ pub struct Record {
 }
 
 /// How a client has to prove who it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Method {
     /// Not at all.
     Trust,
@@ -61,6 +62,8 @@ pub enum Method {
     Peer,
     /// By a certificate.
     Cert,
+    /// By the password in clear text, which this directory checks.
+    Ldap(Arc<Directory>),
 }
 
 /// Which kind of connection a record is for.
@@ -130,6 +133,16 @@ impl Rules {
             .find(|record| record.is_for(attempt, interfaces))
     }
 
+    /// The directories that some record's method asks.
+    pub fn directories(&self) -> impl Iterator<Item = &Directory> {
+        self.records.iter().filter_map(|record| {
+            let Method::Ldap(directory) = &record.method else {
+                return None;
+            };
+            Some(&**directory)
+        })
+    }
+
     /// Are there none, so that nobody may log in?
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
@@ -197,7 +210,7 @@ impl User {
 
 impl Method {
     /// The word a file uses.
-    pub fn as_str(self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Trust => "trust",
             Self::Reject => "reject",
@@ -206,10 +219,12 @@ impl Method {
             Self::Password => "password",
             Self::Peer => "peer",
             Self::Cert => "cert",
+            Self::Ldap(_) => "ldap",
         }
     }
 
-    const ALL: [Self; 7] = [
+    /// Those that are complete without options.
+    const PLAIN: [Self; 7] = [
         Self::Trust,
         Self::Reject,
         Self::Md5,

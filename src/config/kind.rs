@@ -77,6 +77,10 @@ pub enum Fault {
     Expected(String),
     /// PgBouncer knows it and we do not have it.
     Unsupported,
+    /// We have it, and it was left out when this program was built: the feature, and its name for Cargo.
+    NotBuiltIn(&'static str, &'static str),
+    /// Wrong for this reason; the value may hold a secret and must not be shown.
+    Hidden(String),
 }
 
 impl Fault {
@@ -640,10 +644,14 @@ pub enum AuthType {
     Cert,
     /// As the first line of `auth_hba_file` says that matches.
     Hba,
+    /// The password in clear text, which a directory checks (RFC 4511).
+    Ldap,
+    /// The password in clear text, which the system checks (PAM service `pgbouncer`).
+    Pam,
 }
 
 impl AuthType {
-    /// The words PgBouncer knows, supported here or not.
+    /// The words of the setting, built in or not.
     pub const WORDS: &'static [&'static str] = &[
         "any",
         "trust",
@@ -666,6 +674,21 @@ impl AuthType {
             Self::ScramSha256 => "scram-sha-256",
             Self::Cert => "cert",
             Self::Hba => "hba",
+            Self::Ldap => "ldap",
+            Self::Pam => "pam",
+        }
+    }
+
+    /// Is the password checked by somebody else, so that no secret is stored here?
+    pub fn asks_others(self) -> bool {
+        matches!(self, Self::Ldap | Self::Pam)
+    }
+
+    /// Itself, unless this program was built without what it takes.
+    fn if_built(self, with_pam: bool) -> Result<Self, Fault> {
+        match self {
+            Self::Pam if !with_pam => Err(Fault::NotBuiltIn("PAM", "pam")),
+            built => Ok(built),
         }
     }
 }
@@ -686,12 +709,15 @@ impl Value for AuthType {
             Self::ScramSha256,
             Self::Cert,
             Self::Hba,
+            Self::Ldap,
+            Self::Pam,
         ];
         let found = word(text, Self::WORDS)?;
         types
             .into_iter()
             .find(|auth| auth.as_str() == found)
-            .ok_or(Fault::Unsupported)
+            .unwrap_or_default()
+            .if_built(cfg!(feature = "pam"))
     }
 
     fn print(&self) -> String {
@@ -775,7 +801,16 @@ mod tests {
             "one of session, transaction, statement"
         );
         assert_eq!(AuthType::parse("scram-sha-256"), Ok(AuthType::ScramSha256));
-        assert_eq!(AuthType::parse("ldap"), Err(Fault::Unsupported));
+        assert_eq!(AuthType::parse("ldap"), Ok(AuthType::Ldap));
+        assert_eq!(AuthType::Pam.if_built(true), Ok(AuthType::Pam));
+        assert_eq!(
+            AuthType::Pam.if_built(false),
+            Err(Fault::NotBuiltIn("PAM", "pam"))
+        );
+        assert_eq!(
+            AuthType::parse("pam"),
+            AuthType::Pam.if_built(cfg!(feature = "pam"))
+        );
         assert_eq!(
             Mode::parse("0777").map(|mode| mode.print()),
             Ok("511".to_owned())

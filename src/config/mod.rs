@@ -25,6 +25,7 @@ pub mod hba;
 pub mod ident;
 mod ini;
 pub mod kind;
+pub mod ldap;
 pub mod peers;
 mod resolve;
 pub mod settings;
@@ -120,7 +121,7 @@ impl Config {
         let settings = &self.settings;
         if settings.auth_type != AuthType::Hba {
             self.rules = None;
-            return Ok(());
+            return self.check_others();
         }
         let about = |key: &str| Place::default().about(key);
         // The one file that is not named by a line of its own in the place of an error.
@@ -147,6 +148,37 @@ impl Config {
             .map_err(named("auth_hba_file"))?;
         self.rules = Some(Arc::new(rules));
         Ok(())
+    }
+
+    /// Can those be asked who check passwords in our place?
+    fn check_others(&mut self) -> Result<(), Error> {
+        let settings = &self.settings;
+        let auth_type = settings.auth_type;
+        if !auth_type.asks_others() {
+            return Ok(());
+        }
+        if auth_type == AuthType::Ldap && settings.auth_ldap_options.directory().is_none() {
+            let key = "auth_ldap_options";
+            return Err(Problem::Missing { key }.at(Place::default().about("auth_type = ldap")));
+        }
+        let has_auth_user = |database: &Database| database.auth_user.is_some();
+        let databases = self.databases.values().chain(&self.fallback);
+        if settings.auth_user.is_some() || databases.into_iter().any(|it| has_auth_user(it)) {
+            self.warnings.push(format!(
+                "auth_type = {auth_type} can't be used together with auth_user: clients of such a database are refused"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The directories that check passwords.
+    pub fn directories(&self) -> impl Iterator<Item = &ldap::Directory> {
+        let own = self.settings.auth_ldap_options.directory();
+        let own = own.filter(|_| self.settings.auth_type == AuthType::Ldap);
+        let of_rules = self.rules.iter().flat_map(|rules| rules.directories());
+        own.map(|directory| &**directory)
+            .into_iter()
+            .chain(of_rules)
     }
 
     /// Reads the environment: `DATABASE_URL`, and every setting under its name in upper case.

@@ -13,6 +13,7 @@ use crate::config::error::Problem;
 use crate::config::kind::{
     AuthType, ByteSize, Facility, Fault, Kind, Millis, Mode, PeerId, PoolMode, SslMode, Value,
 };
+use crate::config::ldap;
 
 mod markdown;
 
@@ -187,6 +188,14 @@ macro_rules! settings {
                 }
             }
 
+            /// Is the field of that name another one in `other`?
+            fn field_differs(&self, name: &str, other: &Self) -> bool {
+                match name {
+                    $( $( stringify!($name) => self.$name != other.$name, )* )*
+                    _ => false,
+                }
+            }
+
             /// Copies the field of that name.
             fn copy_field(&mut self, name: &str, from: &Self) {
                 match name {
@@ -285,13 +294,15 @@ settings! {
             stats_users: Vec<String> = Some(""), Kind::List, Live,
                 "Users who may run the console's SHOW commands.";
             auth_type: AuthType = Some("md5"), Kind::Enum(AuthType::WORDS), Live,
-                "How clients prove who they are; `hba`: as `auth_hba_file` says. `ldap` and `pam` are refused in this version.";
+                "How clients prove who they are; `hba`: as `auth_hba_file` says; `ldap`: the directory of `auth_ldap_options` checks the password; `pam`: PAM does, for the service `pgbouncer` (only if pgferry was built with the feature `pam`). The last two know no `auth_file` and no `auth_user`.";
             auth_file: Option<PathBuf> = None, Kind::Text, Live,
                 "File of users and their secrets, `\"user\" \"secret\"` a line.";
             auth_hba_file: Option<PathBuf> = Some(""), Kind::Text, Live,
                 "Rules for `auth_type = hba`, in the form of PostgreSQL's `pg_hba.conf`; read again on reload.";
             auth_ident_file: Option<PathBuf> = None, Kind::Text, Live,
                 "Maps that `map=` in `auth_hba_file` names, in the form of `pg_ident.conf`; read again on reload.";
+            auth_ldap_options: ldap::Options = None, Kind::Text, Live,
+                "The directory for `auth_type = ldap`, in the words of PostgreSQL's `pg_hba.conf`: `ldapserver=ldap.example.com ldapprefix=\"uid=\" ldapsuffix=\",ou=people,dc=example,dc=com\"`, or for a search `ldapbasedn`, `ldapsearchattribute` and so on. SHOW CONFIG hides `ldapbindpasswd`.";
             auth_user: Option<String> = None, Kind::Text, Live,
                 "User that runs `auth_query` to look up users who are not in `auth_file`. Also per database.";
             auth_query: String = Some(WHEN_QUERY), Kind::Text, Live,
@@ -433,10 +444,6 @@ settings! {
             sbuf_loopcnt = Some("5"), Kind::Int, Live, Support::AcceptAndWarn(ONE_THREADED),
                 "Buffers read from one socket in a turn.";
         }
-        Login {
-            auth_ldap_options = None, Kind::Text, Live, Support::DefaultOnly,
-                "Options for `auth_type = ldap`.";
-        }
         Tls {
             client_tls_dheparams = Some("auto"), Kind::Text, Live,
                 Support::AcceptAndWarn("no cipher here uses finite-field Diffie-Hellman"),
@@ -463,6 +470,11 @@ impl Settings {
         noted.or_else(|| setting.default.map(str::to_owned))
     }
 
+    /// Has the setting another value in `other`? What it prints may be the same: a password is not printed.
+    pub(crate) fn differs(&self, name: &str, other: &Self) -> bool {
+        self.get(name) != other.get(name) || self.field_differs(name, other)
+    }
+
     /// Changes a setting as the console's SET does: one that is read at start only stays as it is.
     pub fn set(&mut self, name: &str, value: &str) -> Result<Applied, Problem> {
         let setting = find(name)?;
@@ -485,7 +497,7 @@ impl Settings {
         let setting = find(name)?;
         let supported = self
             .read_field(setting.name, value)
-            .map_err(|f| problem(setting, value, f))?;
+            .map_err(|fault| Problem::fault(setting.name, value, fault))?;
         if supported {
             return Ok(None);
         }
@@ -493,7 +505,7 @@ impl Settings {
         let normal = setting
             .kind
             .normalise(value)
-            .map_err(|f| problem(setting, value, f))?;
+            .map_err(|fault| Problem::fault(setting.name, value, fault))?;
         let is_default = setting.default.unwrap_or_default() == normal;
         let warning = match setting.support {
             Support::AcceptAndWarn(reason) => (!is_default).then_some(reason),
@@ -536,13 +548,6 @@ impl Settings {
 fn find(name: &str) -> Result<&'static Setting, Problem> {
     Setting::find(name)
         .ok_or_else(|| Problem::unknown_key(name, TABLE.iter().map(|setting| setting.name)))
-}
-
-fn problem(setting: &Setting, value: &str, fault: Fault) -> Problem {
-    match fault {
-        Fault::Expected(expected) => Problem::invalid(setting.name, value, expected),
-        Fault::Unsupported => Problem::unsupported(setting.name, value),
-    }
 }
 
 #[cfg(test)]

@@ -261,7 +261,7 @@ fn a_bad_hba_or_ident_file_is_refused_by_file_and_line() {
     let (folder, path) = hba("\nlocal all all pear\n", "");
     assert_eq!(
         refused(&path, &folder),
-        "/hba.conf:2: unknown method \"pear\": expected one of trust, reject, md5, scram-sha-256, password, peer, cert"
+        "/hba.conf:2: unknown method \"pear\": expected one of trust, reject, md5, scram-sha-256, password, peer, cert, ldap"
     );
     let (folder, path) = hba("local all all peer\n", "\n\nm a\n");
     assert_eq!(
@@ -317,4 +317,56 @@ fn the_auth_file_of_an_environment_is_read_again_on_reload() {
     assert!(new.reload().is_err());
     std::fs::remove_file(&users).unwrap();
     assert!(new.reload().is_err());
+}
+
+#[test]
+fn a_directory_that_is_to_be_asked_has_to_be_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(&folder, "a.ini", "[pgbouncer]\nauth_type = ldap\n");
+    assert_eq!(
+        refused(&path, &folder),
+        "auth_type = ldap: auth_ldap_options is missing"
+    );
+    let options = "auth_ldap_options = ldapserver=h ldapprefix=cn=\n";
+    let with = |rest: &str| {
+        let text = format!("[pgbouncer]\n{options}{rest}");
+        Config::load(&write(&folder, "a.ini", &text)).unwrap()
+    };
+    assert_eq!(with("").directories().count(), 0);
+    let asking = with("auth_type = ldap\n");
+    assert_eq!(asking.directories().count(), 1);
+    assert_eq!(asking.warnings, Vec::<String>::new());
+    let warned = [
+        "auth_type = ldap\nauth_user = a\n",
+        "auth_type = ldap\n[databases]\nx = auth_user=a\n",
+        "auth_type = ldap\n[databases]\n* = auth_user=a\n",
+    ];
+    for rest in warned {
+        assert_eq!(
+            with(rest).warnings,
+            [
+                "auth_type = ldap can't be used together with auth_user: clients of such a database are refused"
+            ],
+            "{rest}"
+        );
+    }
+}
+
+#[test]
+fn a_changed_password_of_a_directory_s_account_is_a_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |password: &str| {
+        let options = "auth_ldap_options = ldapserver=h ldapbasedn=x ldapbinddn=a ldapbindpasswd=";
+        write(
+            &folder,
+            "a.ini",
+            &format!("[pgbouncer]\n{options}{password}\n"),
+        )
+    };
+    let running = Config::load(&text("one")).unwrap();
+    assert_eq!(running.reload().unwrap().1, []);
+    text("two");
+    let (_, changes) = running.reload().unwrap();
+    assert_eq!(changes.len(), 1, "{changes:?}");
+    assert_eq!(changes[0].to_string(), "auth_ldap_options");
 }

@@ -22,6 +22,14 @@ pub struct Fixed {
     pub verbose: u8,
 }
 
+/// Settings that say how clients log in, and so which files are read and who is asked with TLS.
+const LOGIN: [&str; 4] = [
+    "auth_type",
+    "auth_hba_file",
+    "auth_ident_file",
+    "auth_ldap_options",
+];
+
 /// Applies configurations.
 #[derive(Debug)]
 pub struct Reloader {
@@ -84,7 +92,7 @@ impl Reloader {
             }
         };
         // The files of TLS are read again even if no setting has changed: certificates are renewed in place.
-        let tls = match Setup::load(&config.settings) {
+        let tls = match Setup::load(&config) {
             Ok(tls) => tls,
             Err(error) => {
                 let error = super::Error::from(error);
@@ -107,7 +115,8 @@ impl Reloader {
             .settings
             .set(key, value)
             .map_err(|problem| problem.to_string())?;
-        if ["auth_type", "auth_hba_file", "auth_ident_file"].contains(&key) {
+        let is_about_login = LOGIN.contains(&key);
+        if is_about_login {
             config.warnings.clear();
             config.read_rules().map_err(|error| error.to_string())?;
             for warning in &config.warnings {
@@ -122,12 +131,12 @@ impl Reloader {
             }
             Applied::NoEffect(why) => Some(format!("{key} has no effect: {why}")),
         };
-        let is_about_tls = key.contains("_tls") || key == "auth_type";
-        let (tls, notice) = match is_about_tls.then(|| Setup::load(&config.settings)) {
+        let is_about_tls = key.contains("_tls") || is_about_login;
+        let (tls, notice) = match is_about_tls.then(|| Setup::load(&config)) {
             None => (None, notice),
             Some(Ok(tls)) => (Some(tls), notice),
             // As PgBouncer: several settings may have to be set before they fit together.
-            Some(Err(error)) if key != "auth_type" => {
+            Some(Err(error)) if !is_about_login => {
                 tracing::error!("{}", super::Error::from(error));
                 let text = "TLS settings could not be applied, still using old configuration";
                 (None, Some(text.to_owned()))

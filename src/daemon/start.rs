@@ -40,7 +40,7 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
         Err(error) => return fatal(&error),
     };
     // Before the user is changed, who may not be able to read a key. (A reload then can't, either.)
-    let tls = match Setup::load(&config.settings) {
+    let tls = match Setup::load(&config) {
         Ok(tls) => tls,
         Err(error) => return fatal(&Error::from(error)),
     };

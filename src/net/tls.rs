@@ -25,7 +25,7 @@ mod ciphers;
 mod setup;
 mod verify;
 
-pub use setup::{Setup, SetupError, TlsHandle, WithClients, WithServers};
+pub use setup::{Setup, SetupError, TlsHandle, WithClients, WithDirectories, WithServers};
 
 #[cfg(test)]
 mod tests;

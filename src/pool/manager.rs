@@ -154,10 +154,11 @@ impl Manager {
         learned: Learned,
     ) -> Arc<Pool> {
         let user = config.server_user(database, client_user).to_owned();
+        let is_newest = learned.is_vouched_for;
         let (stored, credentials) = credentials(config, database, client_user, &user, learned);
         let key = (database.name.clone(), user);
         if let Some(pool) = self.pools.map.read().get(&key) {
-            pool.set_credentials(stored, credentials);
+            pool.set_credentials(stored, credentials, is_newest);
             return pool.clone();
         }
         let mut pools = self.pools.map.write();
@@ -256,6 +257,10 @@ impl Manager {
     /// A changed password in the files holds for the next server, without a new login.
     #[allow(clippy::unused_self, reason = "a step of `apply`")]
     fn renew_credentials(&self, config: &Config, database: &Database, pool: &Pool) {
+        if config.settings.auth_type.asks_others() && database.user.is_none() {
+            // The files have no say in it.
+            return;
+        }
         let stored = match &database.user {
             // The pool of `auth_query`.
             Some(forced) if *forced != pool.user => config.secrets.get(&pool.user),
@@ -269,7 +274,7 @@ impl Manager {
                 secret: Some(secret.clone()),
                 scram: None,
             };
-            pool.set_credentials(Some(secret), credentials);
+            pool.set_credentials(Some(secret), credentials, false);
         }
     }
 
@@ -555,6 +560,8 @@ pub struct Learned {
     pub secret: Option<Secret>,
     /// The keys its SCRAM proof revealed.
     pub scram: Option<ScramKeys>,
+    /// The secret is the client's password, and somebody who knows has found it right: it is better than what is stored.
+    pub is_vouched_for: bool,
 }
 
 /// The secret that is configured, and what servers are logged in with: that, or what the client has taught us.
@@ -570,7 +577,13 @@ fn credentials(
         .and_then(|text| Secret::parse(text.expose()));
     // With a forced user the client's own secret proves nothing to the server.
     let own = user == client_user && database.user.is_none();
+    // What a file says expressly of the servers stays so.
+    let has_own_secret = database
+        .users
+        .get(client_user)
+        .is_some_and(|user| user.server_password.is_some());
     let secret = match configured.clone() {
+        _ if own && learned.is_vouched_for && !has_own_secret => learned.secret,
         // A verifier serves nobody without the keys; a plain password the client sent serves every method.
         Some(Secret::Scram(_)) if own && matches!(learned.secret, Some(Secret::Plain(_))) => {
             learned.secret

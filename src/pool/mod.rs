@@ -25,6 +25,6 @@ pub use janitor::run as run_janitor;
 pub use limits::{Admission, AdmissionError};
 pub use manager::{Learned, Manager, Parts};
 pub use open::Pooled;
-pub use settings::{PoolSettings, tcp_options};
+pub use settings::{PoolSettings, tcp_options, ttl};
 pub use shards::Pool;
 pub use waiter::Waiter;

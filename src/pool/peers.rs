@@ -14,9 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::settings::{address, tcp_options};
+use super::settings::{address, tcp_options, ttl};
 use crate::config::{Config, Peer, PeerId};
-use crate::net::dns::Ttl;
 use crate::net::{Address, Connection, Names, Stream};
 use crate::protocol::frontend;
 
@@ -180,11 +179,7 @@ async fn deliver(
     let tcp = tcp_options(config);
     let address = match address(&peer.host, peer.port) {
         Address::Tcp(host, port) => {
-            let ttl = Ttl {
-                found: config.settings.dns_max_ttl,
-                missing: config.settings.dns_nxdomain_ttl,
-            };
-            let found = names.resolve(&host, port, ttl).await?;
+            let found = names.resolve(&host, port, ttl(config)).await?;
             let first = found
                 .addresses
                 .first()

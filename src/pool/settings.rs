@@ -140,6 +140,14 @@ pub fn tcp_options(config: &Config) -> TcpOptions {
     }
 }
 
+/// How long host names hold.
+pub fn ttl(config: &Config) -> Ttl {
+    Ttl {
+        found: config.settings.dns_max_ttl,
+        missing: config.settings.dns_nxdomain_ttl,
+    }
+}
+
 fn target(
     config: &Config,
     database: &Database,
@@ -151,10 +159,7 @@ fn target(
         ("timezone", &database.timezone),
         ("application_name", &database.application_name),
     ];
-    let ttl = Ttl {
-        found: config.settings.dns_max_ttl,
-        missing: config.settings.dns_nxdomain_ttl,
-    };
+    let ttl = ttl(config);
     Target {
         hosts: Hosts::new(
             database

@@ -251,10 +251,17 @@ impl Pool {
     }
 
     /// Logs in with these from now on. What a client's login has taught us is kept as long as the configured secret,
-    /// `stored`, is the same and nothing newer is learned.
-    pub fn set_credentials(&self, stored: Option<Secret>, mut credentials: Credentials) {
+    /// `stored`, is the same and nothing newer is learned. (A password `is_newest` if the client has just proved it to
+    /// somebody who knows, though it may be the stored one.)
+    pub fn set_credentials(
+        &self,
+        stored: Option<Secret>,
+        mut credentials: Credentials,
+        is_newest: bool,
+    ) {
         let mut known = self.credentials.lock();
-        let learned_nothing = credentials.secret == stored && credentials.scram.is_none();
+        let learned_nothing =
+            !is_newest && credentials.secret == stored && credentials.scram.is_none();
         if known.stored == stored && learned_nothing {
             credentials = known.credentials.clone();
         }

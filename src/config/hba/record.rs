@@ -1,5 +1,9 @@
 //! Reading one record: `connection databases users [address [mask]] method [options]`.
 
+use std::sync::Arc;
+
+use crate::config::ldap;
+
 use super::{
     Address, Connection, Database, Line, Maps, Method, Name, Pattern, Problem, Record, User,
 };
@@ -7,8 +11,13 @@ use super::{
 /// Methods of PostgreSQL's that no pooler can carry out: the server would have to be asked, or a ticket passed on.
 const POSTGRESQL_ONLY: [&str; 6] = ["gss", "sspi", "ident", "radius", "bsd", "oauth"];
 
-/// Methods that would need a library that is not there.
-const NOT_BUILT_IN: [&str; 2] = ["ldap", "pam"];
+/// A method by its word.
+#[derive(Debug, PartialEq, Eq)]
+enum Word {
+    Plain(Method),
+    /// The options say which directory.
+    Ldap,
+}
 
 /// What became of a line.
 #[derive(Debug)]
@@ -35,7 +44,7 @@ pub(super) fn parse(line: &Line, maps: &Maps) -> Result<Parsed, Problem> {
     };
     let method = columns.method()?;
     let place = line.place.to_string();
-    let record = |method, map| Record {
+    let record = |method: Method, map| Record {
         place: place.trim_end_matches(": ").to_owned(),
         method,
         map,
@@ -45,15 +54,15 @@ pub(super) fn parse(line: &Line, maps: &Maps) -> Result<Parsed, Problem> {
         address,
     };
     match (method, columns.unknowable) {
-        (Some(Method::Reject), Some(reason)) => {
+        (Some(Word::Plain(Method::Reject)), Some(reason)) => {
             let what = format!("{reason}, so it is not known whom to reject");
             Err(Problem::Rule(what))
         }
         (Some(method), None) => {
-            let map = options(columns.fields, method, maps)?;
+            let (method, map) = options(columns.fields, method, maps)?;
             Ok(Parsed {
+                warning: futile(&method, connection),
                 record: Some(record(method, map)),
-                warning: futile(method, connection),
             })
         }
         (_, reason) => Ok(Parsed {
@@ -64,7 +73,7 @@ pub(super) fn parse(line: &Line, maps: &Maps) -> Result<Parsed, Problem> {
 }
 
 /// Warns of a record that lets nobody in though it is no `reject`.
-fn futile(method: Method, connection: Connection) -> Option<String> {
+fn futile(method: &Method, connection: Connection) -> Option<String> {
     let needs = match (method, connection) {
         (Method::Peer, Connection::Local) => return None,
         (Method::Peer, _) => "a Unix socket",
@@ -170,34 +179,42 @@ impl<'a> Columns<'a> {
     }
 
     /// `None`: one that can't be carried out.
-    fn method(&mut self) -> Result<Option<Method>, Problem> {
+    fn method(&mut self) -> Result<Option<Word>, Problem> {
         let text = &self.single("the method")?.text;
-        if let Some(method) = Method::ALL.into_iter().find(|it| it.as_str() == text) {
-            return Ok(Some(method));
+        if let Some(method) = Method::PLAIN.into_iter().find(|it| it.as_str() == text) {
+            return Ok(Some(Word::Plain(method)));
         }
-        if NOT_BUILT_IN.contains(&text.as_str()) {
-            return Err(Problem::Rule(format!(
-                "method {text}: not built in, this version of pgferry cannot ask there"
-            )));
+        match text.as_str() {
+            "ldap" => return Ok(Some(Word::Ldap)),
+            // As in PgBouncer.
+            "pam" => {
+                let text = "method pam: there is only auth_type = pam, for everybody";
+                return Err(Problem::Rule(text.to_owned()));
+            }
+            _ => {}
         }
         if POSTGRESQL_ONLY.contains(&text.as_str()) {
             self.cannot(format!("method {text}: only PostgreSQL itself has it"));
             return Ok(None);
         }
-        let known = Method::ALL.map(Method::as_str).join(", ");
+        let known = Method::PLAIN.map(|method| method.as_str()).join(", ");
         Err(Problem::Rule(format!(
-            "unknown method \"{}\": expected one of {known}",
+            "unknown method \"{}\": expected one of {known}, ldap",
             text.escape_debug()
         )))
     }
 }
 
-/// Reads the options: `map=` is the only one.
+/// Reads the options, which for `ldap` belong to the method. For the others `map=` is the only one.
 fn options<'a>(
     fields: impl Iterator<Item = &'a Vec<Name>>,
-    method: Method,
+    method: Word,
     maps: &Maps,
-) -> Result<Option<std::sync::Arc<super::Map>>, Problem> {
+) -> Result<(Method, Option<Arc<super::Map>>), Problem> {
+    let Word::Plain(method) = method else {
+        let directory = ldap::of_line(fields.flatten().map(|name| name.text.as_str()))?;
+        return Ok((Method::Ldap(directory), None));
+    };
     let mut map = None;
     for name in fields.flatten() {
         let Some((key, value)) = name.text.split_once('=') else {
@@ -225,5 +242,5 @@ fn options<'a>(
             ))
         })?);
     }
-    Ok(map)
+    Ok((method, map))
 }

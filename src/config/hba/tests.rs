@@ -185,7 +185,9 @@ fn a_line_that_can_not_be_used_is_named_and_explained() {
         "host all all 10.0.0.300 md5",
         "host all all all,samenet md5",
         "host all all all mdfive",
-        "host all all all ldap ldapserver=x ldapprefix=\"cn=\"",
+        "host all all all ldap",
+        "host all all all ldap ldapserver=x ldapprefix=cn=a,dc=b",
+        "host all all all ldap map=m",
         "host all all all pam",
         "host all /( all md5",
         "host all \"a all md5",
@@ -211,9 +213,11 @@ fn a_line_that_can_not_be_used_is_named_and_explained() {
         /etc/hba:2: "ffff::" is no mask of this kind of address
         /etc/hba:2: "10.0.0.300" is no address
         /etc/hba:2: expected the address, not a list
-        /etc/hba:2: unknown method "mdfive": expected one of trust, reject, md5, scram-sha-256, password, peer, cert
-        /etc/hba:2: method ldap: not built in, this version of pgferry cannot ask there
-        /etc/hba:2: method pam: not built in, this version of pgferry cannot ask there
+        /etc/hba:2: unknown method "mdfive": expected one of trust, reject, md5, scram-sha-256, password, peer, cert, ldap
+        /etc/hba:2: method ldap: ldapserver is missing
+        /etc/hba:2: method ldap: a word that is none of ldapserver, ldapport, ldapscheme, ldaptls, ldapprefix, ldapsuffix, ldapbasedn, ldapbinddn, ldapbindpasswd, ldapsearchattribute, ldapsearchfilter, ldapurl (a value with a blank or a comma has to stand in double quotes)
+        /etc/hba:2: method ldap: a word that is none of ldapserver, ldapport, ldapscheme, ldaptls, ldapprefix, ldapsuffix, ldapbasedn, ldapbinddn, ldapbindpasswd, ldapsearchattribute, ldapsearchfilter, ldapurl (a value with a blank or a comma has to stand in double quotes)
+        /etc/hba:2: method pam: there is only auth_type = pam, for everybody
         /etc/hba:2: the pattern /( cannot be read: unclosed group
         /etc/hba:2: unterminated quote
         /etc/hba:2: the line ends where the method should be
@@ -225,6 +229,21 @@ fn a_line_that_can_not_be_used_is_named_and_explained() {
         /etc/hba:2: cannot read /etc/nowhere: entity not found
         "#
     );
+}
+
+#[test]
+fn a_line_with_ldap_says_which_directory() {
+    let text = "host all all all ldap ldapserver=\"a b\" ldapprefix=\"cn=\" ldapsuffix=\",dc=x\", ldapport=7\n\
+                host all all all ldap ldapurl=\"ldap://c/dc=x?uid?sub\"\n";
+    let (rules, warnings) = read_with(text, "").unwrap();
+    let servers: Vec<String> = rules
+        .directories()
+        .flat_map(|directory| &directory.servers)
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(servers, ["a:7", "b:7", "c:389"]);
+    assert!(warnings.is_empty());
+    assert_eq!(decide(&rules, "10.0.0.5 app app"), "1 ldap");
 }
 
 #[test]

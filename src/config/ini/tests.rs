@@ -191,8 +191,8 @@ fn every_refusal_names_file_line_section_and_key() {
         "[pgbouncer]\npool_mode = sometimes\n",
         "[pgbouncer]\nlog_stats = yes\n",
         "[pgbouncer]\n\nlisten_port = 70000\n",
-        "[pgbouncer]\nauth_type = ldap\n",
-        "[pgbouncer]\nauth_ldap_options = x\n",
+        "[pgbouncer]\nauth_type = kerberos\n",
+        "[pgbouncer]\nauth_ldap_options = ldapprefix=x\n",
         "[pgbouncer]\nverbose 1\n",
         "[pgbouncer]\n= 1\n",
         "[pgbouncer]\n'verbose = 1\n",
@@ -214,8 +214,8 @@ fn every_refusal_names_file_line_section_and_key() {
     t.ini:2: [pgbouncer] pool_mode = sometimes: expected one of session, transaction, statement
     t.ini:2: [pgbouncer] log_stats = yes: expected 0 or 1
     t.ini:3: [pgbouncer] listen_port = 70000: expected a port, 0 to 65535
-    t.ini:2: [pgbouncer] auth_type = ldap is not supported by this version of pgferry
-    t.ini:2: [pgbouncer] auth_ldap_options = x is not supported by this version of pgferry
+    t.ini:2: [pgbouncer] auth_type = kerberos: expected one of any, trust, plain, md5, cert, hba, ldap, pam, scram-sha-256
+    t.ini:2: [pgbouncer] auth_ldap_options: ldapserver is missing
     t.ini:2: syntax error: expected = after the key
     t.ini:2: syntax error: expected key = value
     t.ini:2: syntax error: unterminated quote in the key

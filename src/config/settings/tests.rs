@@ -101,14 +101,44 @@ fn a_setting_we_do_not_have_takes_its_default_or_nothing() {
         settings.assign("sbuf_loopcnt", "1").unwrap(),
         Some(ONE_THREADED)
     );
-    let refused = [("auth_ldap_options", "ldapserver=x"), ("auth_type", "ldap")];
-    for (name, value) in refused {
-        let error = settings.assign(name, value).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            format!("{name} = {value} is not supported by this version of pgferry")
-        );
+}
+
+#[test]
+fn a_secret_in_a_value_is_neither_shown_nor_in_an_error() {
+    let mut settings = Settings::default();
+    let good = "ldapserver=h ldapbasedn=dc=x ldapbinddn=cn=a ldapbindpasswd=s3cret";
+    settings.assign("auth_ldap_options", good).unwrap();
+    let shown = settings.get("auth_ldap_options").unwrap();
+    assert!(shown.ends_with("ldapbindpasswd=(..)"), "{shown}");
+    assert!(!format!("{settings:?}").contains("s3cret"));
+    let bad = good.replace("ldapbinddn=cn=a", "");
+    let error = settings.assign("auth_ldap_options", &bad).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "auth_ldap_options: ldapbinddn and ldapbindpasswd need each other"
+    );
+    let mut other = settings.clone();
+    let another = good.replace("s3cret", "t4cret");
+    other.assign("auth_ldap_options", &another).unwrap();
+    assert!(settings.differs("auth_ldap_options", &other));
+}
+
+#[test]
+fn what_is_not_built_in_is_refused_with_the_feature_that_brings_it() {
+    let refused = Settings::default()
+        .assign("auth_type", "pam")
+        .map_err(|error| error.to_string());
+    if cfg!(feature = "pam") {
+        assert_eq!(refused, Ok(None));
+    } else {
+        let text = "auth_type = pam: pgferry was built without PAM (cargo feature \"pam\")";
+        assert_eq!(refused, Err(text.to_owned()));
     }
+    let fault = Fault::NotBuiltIn("PAM", "pam");
+    assert_eq!(
+        Problem::fault("auth_type", "pam", fault).to_string(),
+        "auth_type = pam: pgferry was built without PAM (cargo feature \"pam\")"
+    );
 }
 
 #[test]

@@ -214,7 +214,7 @@ fn every_refusal_names_line_section_and_key() {
         "[general]\nadmin_password = 'x'\n".to_owned(),
         "[general]\nadmin_username = 'x'\nadmin_password = 1\n".to_owned(),
         "[general]\nserver_tls = 'yes'\n".to_owned(),
-        "[general]\nauth_type = 'ldap'\n".to_owned(),
+        "[general]\nauth_type = 'kerberos'\n".to_owned(),
         "[plugins.intercept]\nenabled = true\n".to_owned(),
         "[pools.pgbouncer]\npool_size = 1\n".to_owned(),
         "[pools.app]\npool_mode = 'session'\n".to_owned(),
@@ -250,7 +250,7 @@ fn every_refusal_names_line_section_and_key() {
     t.toml:2: [general] admin_username is missing
     t.toml:3: [general] admin_password: expected a string
     t.toml:2: [general] server_tls = string: expected true or false
-    t.toml:2: [general] auth_type = ldap is not supported by this version of pgferry
+    t.toml:2: [general] auth_type = kerberos: expected one of any, trust, plain, md5, cert, hba, ldap, pam, scram-sha-256
     t.toml:2: [plugins.intercept] plugin intercept: not supported by this version of pgferry
     t.toml:2: [pools.pgbouncer] the name "pgbouncer" is reserved for the console
     t.toml:2: [pools.app] shards is missing

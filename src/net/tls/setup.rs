@@ -22,7 +22,11 @@ use zeroize::Zeroizing;
 use super::super::socket::{Raw, Socket};
 use super::verify::{Authorities, Verifier};
 use super::{HandshakeError, TlsStream, certificate, ciphers};
-use crate::config::{AuthType, Settings, SslMode};
+use crate::config::{AuthType, Config, Settings, SslMode};
+
+mod directories;
+
+pub use directories::WithDirectories;
 
 /// What PostgreSQL's protocol is called in the handshake (docs: protocol-flow-ssl).
 const PROTOCOL: &[u8] = b"postgresql";
@@ -83,6 +87,8 @@ pub struct Setup {
     pub clients: WithClients,
     /// With PostgreSQL.
     pub servers: WithServers,
+    /// With directories.
+    pub directories: WithDirectories,
     /// What was asked for and is not to be had.
     pub warnings: Vec<String>,
 }
@@ -184,11 +190,13 @@ impl WithServers {
 
 impl Setup {
     /// Reads the settings and the files they name.
-    pub fn load(settings: &Settings) -> Result<Self, SetupError> {
+    pub fn load(config: &Config) -> Result<Self, SetupError> {
+        let settings = &config.settings;
         let mut warnings = Vec::new();
         Ok(Self {
             clients: with_clients(settings, &mut warnings)?,
             servers: with_servers(settings, &mut warnings)?,
+            directories: directories::with_directories(config, &mut warnings)?,
             warnings,
         })
     }

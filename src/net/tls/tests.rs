@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::*;
-use crate::config::Settings;
+use crate::config::Config;
 use crate::net::{Connection, Stream};
 
 /// A setup of both sides: we are the server of our own client.
@@ -34,7 +34,7 @@ fn setup_of(params: &CertificateParams, more: &[(&str, &str)]) -> Setup {
         write("key", key.serialize_pem()),
         write("cert", certificate.pem()),
     );
-    let mut settings = Settings::default();
+    let mut config = Config::default();
     for (name, value) in [
         ("client_tls_sslmode", "require"),
         ("client_tls_key_file", &key),
@@ -45,9 +45,9 @@ fn setup_of(params: &CertificateParams, more: &[(&str, &str)]) -> Setup {
     .iter()
     .chain(more)
     {
-        settings.assign(name, value).unwrap();
+        config.settings.assign(name, value).unwrap();
     }
-    Setup::load(&settings).unwrap()
+    Setup::load(&config).unwrap()
 }
 
 fn socket(stream: TcpStream) -> Socket {

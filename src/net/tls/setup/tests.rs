@@ -25,16 +25,16 @@ impl Files {
 
     /// Loads settings; a value that begins with a slash is one of the files.
     fn load(&self, settings: &[(&str, &str)]) -> Result<Setup, String> {
-        let mut all = Settings::default();
+        let mut config = Config::default();
         for (name, value) in settings {
             let value = match value.strip_prefix('/') {
                 Some(file) => self.directory.path().join(file).display().to_string(),
                 None => (*value).to_owned(),
             };
-            all.assign(name, &value).unwrap();
+            config.settings.assign(name, &value).unwrap();
         }
         let here = format!("{}/", self.directory.path().display());
-        Setup::load(&all).map_err(|error| error.to_string().replace(&here, ""))
+        Setup::load(&config).map_err(|error| error.to_string().replace(&here, ""))
     }
 }
 
