@@ -2,8 +2,10 @@
 //! process, a raw protocol client that sends and shows every byte, and a scripted server for what a
 //! real one never does. No assertions about the pooler live here.
 
+pub mod directory;
 pub mod frontend;
 pub mod message;
+pub mod pam;
 pub mod pooler;
 pub mod ports;
 pub mod postgres;
@@ -15,6 +17,7 @@ pub mod wire;
 
 use std::time::{Duration, Instant};
 
+pub use directory::directory;
 pub use message::Message;
 pub use pooler::Pooler;
 pub use postgres::postgres;

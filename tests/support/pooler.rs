@@ -28,6 +28,7 @@ pub struct Ini {
     peers: BTreeMap<String, String>,
     secrets: BTreeMap<String, String>,
     files: BTreeMap<String, String>,
+    environment: BTreeMap<String, String>,
 }
 
 impl Ini {
@@ -57,6 +58,7 @@ impl Ini {
             users: BTreeMap::new(),
             peers: BTreeMap::new(),
             files: BTreeMap::new(),
+            environment: BTreeMap::new(),
             secrets: secrets
                 .chain([("postgres".to_owned(), password("postgres"))])
                 .collect(),
@@ -127,6 +129,13 @@ impl Ini {
         self
     }
 
+    /// A variable of the environment that the pooler starts in.
+    pub fn variable(&mut self, name: &str, value: &Path) -> &mut Self {
+        let value = value.to_str().unwrap().to_owned();
+        self.environment.insert(name.to_owned(), value);
+        self
+    }
+
     fn text(&self) -> String {
         let mut text = String::new();
         let sections = [
@@ -187,7 +196,12 @@ impl Pooler {
         write(&directory, &ini);
         let binary = binary();
         let file = directory.join("pooler.ini");
-        let arguments = [binary.to_str().unwrap(), file.to_str().unwrap()];
+        // `env` turns into the program, so its pid is the program's.
+        let mut arguments = vec!["env".to_owned()];
+        let variables = ini.environment.iter();
+        arguments.extend(variables.map(|(name, value)| format!("{name}={value}")));
+        arguments.extend([binary, &file].map(|path| path.to_str().unwrap().to_owned()));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let log = directory.join("pooler.log");
         let process = Process::start(&arguments, &directory, &log, Signal::SIGKILL);
         Self {
