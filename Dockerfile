@@ -8,12 +8,14 @@
 
 FROM rust:1-bookworm AS builder
 WORKDIR /build
+RUN apt-get update && apt-get install -y --no-install-recommends libpam0g-dev && rm -rf /var/lib/apt/lists/*
 COPY . .
-RUN cargo build --release --locked
+RUN cargo build --release --locked --features pam
 
 FROM debian:bookworm-slim
-# The system's authorities, for server_tls_sslmode = verify-full without a server_tls_ca_file.
-RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/*
+# The system's authorities, for server_tls_sslmode = verify-full without a server_tls_ca_file, and the library for
+# auth_type = pam, whose /etc/pam.d/pgbouncer is for you to bring.
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates libpam0g && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin pgferry
 COPY --from=builder /build/target/release/pgferry /usr/local/bin/pgferry
 USER pgferry

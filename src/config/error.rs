@@ -113,14 +113,6 @@ pub enum Problem {
         /// What would be accepted.
         expected: &'static str,
     },
-    /// PgBouncer or PgCat knows this value, and we cannot do what it asks for.
-    #[error("{key} = {value} is not supported by this version of pgferry")]
-    Unsupported {
-        /// The key.
-        key: String,
-        /// The value as written.
-        value: String,
-    },
     /// A value for something that was left out when this program was built.
     #[error("{key} = {value}: pgferry was built without {what} (cargo feature \"{feature}\")")]
     NotBuiltIn {
@@ -224,19 +216,10 @@ impl Problem {
         }
     }
 
-    /// A value that we know and cannot honour.
-    pub fn unsupported(key: &str, value: &str) -> Self {
-        Self::Unsupported {
-            key: key.to_owned(),
-            value: value.to_owned(),
-        }
-    }
-
     /// A value that a type of the table refuses, for this reason.
     pub fn fault(key: &str, value: &str, fault: Fault) -> Self {
         match fault {
             Fault::Expected(expected) => Self::invalid(key, value, expected),
-            Fault::Unsupported => Self::unsupported(key, value),
             Fault::NotBuiltIn(what, feature) => Self::NotBuiltIn {
                 key: key.to_owned(),
                 value: value.to_owned(),

@@ -75,8 +75,6 @@ impl Kind {
 pub enum Fault {
     /// Not of the kind; the text says what is.
     Expected(String),
-    /// PgBouncer knows it and we do not have it.
-    Unsupported,
     /// We have it, and it was left out when this program was built: the feature, and its name for Cargo.
     NotBuiltIn(&'static str, &'static str),
     /// Wrong for this reason; the value may hold a secret and must not be shown.

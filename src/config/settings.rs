@@ -108,10 +108,6 @@ pub enum Support {
     Full,
     /// It is accepted and has no meaning here; setting it gives a warning with this reason.
     AcceptAndWarn(&'static str),
-    /// Only the default, or an empty value, is accepted.
-    DefaultOnly,
-    /// Only these values are accepted.
-    OneOf(&'static [&'static str]),
 }
 
 /// What the console's SET did.
@@ -509,11 +505,7 @@ impl Settings {
         let is_default = setting.default.unwrap_or_default() == normal;
         let warning = match setting.support {
             Support::AcceptAndWarn(reason) => (!is_default).then_some(reason),
-            Support::OneOf(values) if values.contains(&normal.as_str()) => None,
-            Support::Full | Support::DefaultOnly if is_default || empty => None,
-            Support::Full | Support::DefaultOnly | Support::OneOf(_) => {
-                return Err(Problem::unsupported(name, value));
-            }
+            Support::Full => None,
         };
         if empty && setting.default.is_none() {
             self.noted.remove(setting.name);

@@ -53,23 +53,6 @@ pub fn markdown() -> String {
             );
         }
     }
-    text.push_str(
-        "\n## Not available in this version\n\n\
-         Anything but the values shown is refused, because ignoring it would change what the file promises.\n\n\
-         | name | accepted | meaning |\n|---|---|---|\n",
-    );
-    for row in TABLE {
-        let accepted = match row.support {
-            Support::Full | Support::AcceptAndWarn(_) => continue,
-            Support::DefaultOnly => default_cell(row),
-            Support::OneOf(values) => values
-                .iter()
-                .map(|v| format!("`{v}`"))
-                .collect::<Vec<_>>()
-                .join(", "),
-        };
-        let _ = writeln!(text, "| `{}` | {accepted} | {} |", row.name, row.doc);
-    }
     text
 }
 

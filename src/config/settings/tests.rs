@@ -93,7 +93,7 @@ fn set_says_when_the_value_takes_effect() {
 }
 
 #[test]
-fn a_setting_we_do_not_have_takes_its_default_or_nothing() {
+fn a_setting_without_meaning_here_is_taken_with_its_reason() {
     let mut settings = Settings::default();
     assert_eq!(settings.assign("auth_hba_file", "").unwrap(), None);
     assert_eq!(settings.assign("server_fast_close", "0").unwrap(), None);
