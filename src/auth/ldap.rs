@@ -24,6 +24,9 @@ use crate::net::tls::{HandshakeError, WithDirectories};
 use crate::net::{Address, Connection, Names, Stream, TcpOptions};
 use crate::protocol::ldap::{self, Filter, Message, Outcome, Reply, Scope, Search};
 
+#[cfg(test)]
+mod tests;
+
 /// How long a server may take if there is another one to ask.
 const PATIENCE: Duration = Duration::from_secs(10);
 
