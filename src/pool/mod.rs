@@ -17,6 +17,7 @@ mod open;
 pub mod peers;
 mod settings;
 mod shards;
+mod state;
 mod sweep;
 mod waiter;
 
@@ -26,5 +27,5 @@ pub use limits::{Admission, AdmissionError};
 pub use manager::{Learned, Manager, Parts};
 pub use open::Pooled;
 pub use settings::{PoolSettings, tcp_options, ttl};
-pub use shards::Pool;
+pub use state::Pool;
 pub use waiter::Waiter;

@@ -6,7 +6,7 @@ use tokio::time::{Instant, interval};
 
 use super::accounting::Wanted;
 use super::limits::Full;
-use super::shards::{Pool, Welcome};
+use super::state::{Pool, Welcome};
 use super::{PoolSettings, WaitError};
 use crate::protocol::startup::Replication;
 use crate::server::connect::{Connected, Target, connect};

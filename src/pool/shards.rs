@@ -1,4 +1,4 @@
-//! A pool: idle servers and waiting clients in one shard for each worker the pool lives on.
+//! What a pool lends: idle servers and waiting clients, in one shard for each worker the pool lives on.
 //!
 //! Normally a client takes a server from its own worker's shard and gives it back there: one lock that no
 //! other thread wants. A server crosses over in two cases: a client finds none here and a sibling has one idle; or
@@ -12,22 +12,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use super::accounting::{Accounting, Demand};
-use super::manager::Parts;
-use super::settings::micros;
-use super::{PoolSettings, Pooled, WaitError, Waiter};
-use crate::auth::server_login::Credentials;
-use crate::auth::{Keyring, Secret};
-use crate::protocol::startup::Replication;
-use crate::server::session::Tracked;
+use super::accounting::Demand;
+use super::state::Pool;
+use super::{Pooled, WaitError, Waiter};
 use crate::server::{Doom, Server};
-use crate::stats::{Counters, Order, ServerState};
+use crate::stats::ServerState;
 
 /// By how many milliseconds somebody on another worker must be ahead to be served first: crossing over costs more than
 /// the wait of a few.
@@ -36,22 +30,10 @@ const CROSSING: u64 = 5;
 /// Nobody waits.
 const NOBODY: u64 = u64::MAX;
 
-/// What servers said at login: ParameterStatus names and values, in their order.
-pub type Welcome = Vec<(Vec<u8>, Vec<u8>)>;
-
 #[derive(Debug, Default)]
 pub(super) struct Inner {
     pub(super) idle: VecDeque<Pooled>,
     waiters: VecDeque<Ticket>,
-}
-
-/// What servers are logged in with, and the configured secret that goes for it.
-#[derive(Debug)]
-struct Known {
-    stored: Option<Secret>,
-    credentials: Credentials,
-    /// What the secret came down to at earlier logins.
-    keyring: Keyring,
 }
 
 /// A place in the queue.
@@ -76,7 +58,7 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    fn new(worker: usize) -> Self {
+    pub(super) fn new(worker: usize) -> Self {
         Self {
             worker: AtomicUsize::new(worker),
             inner: Mutex::default(),
@@ -102,125 +84,7 @@ impl Shard {
     }
 }
 
-/// The servers of one database and server-side user, and the clients that want one.
-#[derive(Debug)]
-pub struct Pool {
-    /// The database, as clients call it.
-    pub database: String,
-    /// The user the servers are logged in as.
-    pub user: String,
-    pub(super) accounting: Mutex<Accounting>,
-    pub(super) parts: Parts,
-    pub(super) shards: Box<[Shard]>,
-    /// Its turn among the pools, which decides where its first shard is.
-    turn: usize,
-    settings: ArcSwap<PoolSettings>,
-    version: AtomicU64,
-    /// `server_round_robin`.
-    lends_oldest: AtomicBool,
-    /// `server_lifetime` in microseconds.
-    lifetime: AtomicU64,
-    generation: AtomicU64,
-    may_grow: AtomicBool,
-    /// Since when it has had neither clients nor servers, in microseconds after the epoch; 0: it has.
-    unused_since: AtomicU64,
-    paused: AtomicBool,
-    removed: AtomicBool,
-    credentials: Mutex<Known>,
-    welcome: Mutex<Option<Arc<Welcome>>>,
-    counters: Box<[Counters]>,
-}
-
 impl Pool {
-    pub(super) fn new(
-        (database, user): (String, String),
-        settings: PoolSettings,
-        (stored, credentials): (Option<Secret>, Credentials),
-        parts: Parts,
-    ) -> Self {
-        let count = parts.workers.count();
-        // A pool of 20 can't keep more than about five workers busy, and fewer shards mean fewer
-        // servers that idle on one side while clients wait on another.
-        let wanted = if settings.sizes.size == 0 {
-            count
-        } else {
-            settings.sizes.size.div_ceil(4)
-        };
-        let (turn, in_use) = (parts.next_turn(), parts.workers.in_use());
-        let shards = (0..wanted.clamp(1, count))
-            .map(|at| Shard::new((turn + at) % in_use))
-            .collect();
-        Self {
-            database,
-            user,
-            accounting: Mutex::default(),
-            shards,
-            turn,
-            generation: AtomicU64::new(1),
-            lends_oldest: AtomicBool::new(settings.round_robin),
-            lifetime: AtomicU64::new(micros(settings.lifetime)),
-            settings: ArcSwap::from_pointee(settings),
-            version: AtomicU64::new(1),
-            may_grow: AtomicBool::new(true),
-            unused_since: AtomicU64::new(0),
-            paused: AtomicBool::new(false),
-            removed: AtomicBool::new(false),
-            credentials: Mutex::new(Known {
-                stored,
-                credentials,
-                keyring: Keyring::default(),
-            }),
-            welcome: Mutex::default(),
-            counters: (0..count).map(|_| Counters::default()).collect(),
-            parts,
-        }
-    }
-
-    /// The current settings.
-    pub fn settings(&self) -> Arc<PoolSettings> {
-        self.settings.load_full()
-    }
-
-    /// Changes whenever the settings or the homes do, so that a client knows when to ask for them again.
-    #[inline]
-    pub fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set_settings(&self, settings: PoolSettings) {
-        self.lends_oldest
-            .store(settings.round_robin, Ordering::Relaxed);
-        self.lifetime
-            .store(micros(settings.lifetime), Ordering::Relaxed);
-        self.settings.store(Arc::new(settings));
-        self.version.fetch_add(1, Ordering::AcqRel);
-        self.note_growth();
-    }
-
-    /// A worker's counters. Only tasks on that worker may write to them.
-    pub fn counters(&self, worker: usize) -> Option<&Counters> {
-        self.counters.get(worker)
-    }
-
-    /// All workers' counters added up.
-    pub fn totals(&self) -> crate::stats::Totals {
-        let mut totals = crate::stats::Totals::default();
-        self.counters
-            .iter()
-            .for_each(|counters| totals.add(counters));
-        totals
-    }
-
-    /// How connections are encrypted at this moment.
-    pub fn tls(&self) -> Arc<crate::net::tls::Setup> {
-        self.parts.tls.load()
-    }
-
-    /// All worker threads.
-    pub fn workers(&self) -> &crate::net::Workers {
-        &self.parts.workers
-    }
-
     /// The workers the pool lives on, in the order of its shards; some more than once, if there are fewer workers in use
     /// than shards.
     pub fn homes(&self) -> impl Iterator<Item = usize> {
@@ -248,52 +112,6 @@ impl Pool {
         self.shards
             .get(shard)
             .map_or(0, |shard| shard.worker.load(Ordering::Relaxed))
-    }
-
-    /// Logs in with these from now on. What a client's login has taught us is kept as long as the configured secret,
-    /// `stored`, is the same and nothing newer is learned. (A password `is_newest` if the client has just proved it to
-    /// somebody who knows, though it may be the stored one.)
-    pub fn set_credentials(
-        &self,
-        stored: Option<Secret>,
-        mut credentials: Credentials,
-        is_newest: bool,
-    ) {
-        let mut known = self.credentials.lock();
-        let learned_nothing =
-            !is_newest && credentials.secret == stored && credentials.scram.is_none();
-        if known.stored == stored && learned_nothing {
-            credentials = known.credentials.clone();
-        }
-        if known.credentials.secret != credentials.secret {
-            known.keyring = Keyring::default();
-        }
-        known.stored = stored;
-        known.credentials = credentials;
-    }
-
-    /// What new servers log in with, and the keys that this came down to before.
-    pub(super) fn credentials(&self) -> (Credentials, Keyring) {
-        let known = self.credentials.lock();
-        (known.credentials.clone(), known.keyring.clone())
-    }
-
-    /// What the servers said at login, if there has been one.
-    pub fn welcome(&self) -> Option<Arc<Welcome>> {
-        self.welcome.lock().clone()
-    }
-
-    pub(super) fn greet(&self, welcome: Welcome) {
-        *self.welcome.lock() = Some(Arc::new(welcome));
-    }
-
-    /// The tracked parameters as a fresh server has them.
-    pub fn fresh_parameters(&self) -> Tracked {
-        let mut tracked = Tracked::new(self.parts.tracked.clone());
-        for (name, value) in self.welcome().iter().flat_map(|welcome| welcome.iter()) {
-            tracked.set(name, value);
-        }
-        tracked
     }
 
     // ---- lending -------------------------------------------------------------------------
@@ -562,22 +380,6 @@ impl Pool {
         }
     }
 
-    // ---- what the janitor, the accounts and the console ask ---------------------------------
-
-    /// For how long it has had neither clients nor servers, which is looked at from time to time.
-    pub(super) fn unused_for(&self, is_used: bool, now: u64) -> Duration {
-        let since = match self.unused_since.load(Ordering::Relaxed) {
-            _ if is_used => 0,
-            0 => now.max(1),
-            since => since,
-        };
-        self.unused_since.store(since, Ordering::Relaxed);
-        if since == 0 {
-            return Duration::ZERO;
-        }
-        Duration::from_micros(now.saturating_sub(since))
-    }
-
     /// Does anybody wait?
     pub fn has_waiters(&self) -> bool {
         self.shards
@@ -605,24 +407,6 @@ impl Pool {
         (demand.waiting, demand.longest_wait)
     }
 
-    /// Servers that are being connected.
-    pub fn connecting(&self) -> usize {
-        self.accounting.lock().connecting()
-    }
-
-    /// Servers that are logged in.
-    pub fn open_servers(&self) -> usize {
-        self.accounting.lock().open()
-    }
-
-    /// Why waiting is pointless, if it is.
-    pub fn cached_error(&self) -> Option<WaitError> {
-        self.accounting
-            .lock()
-            .cached_error()
-            .map(|text| WaitError::LoginFailing(text.to_owned()))
-    }
-
     /// The shard whose queue is oldest: where a new server is most welcome.
     pub(super) fn neediest_shard(&self) -> usize {
         let by_need = |shard: &Shard| {
@@ -636,66 +420,5 @@ impl Pool {
             .enumerate()
             .min_by_key(|(_, shard)| by_need(shard))
             .map_or(0, |(at, _)| at)
-    }
-
-    pub(super) fn note_growth(&self) {
-        let may_grow = self.accounting.lock().may_grow(&self.settings.load().sizes);
-        self.may_grow.store(may_grow, Ordering::Relaxed);
-    }
-
-    /// The generation servers must have.
-    pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
-    }
-
-    /// Replaces all servers: idle ones now, others when they are given back.
-    pub fn reconnect(&self) {
-        self.generation.fetch_add(1, Ordering::SeqCst);
-        self.accounting.lock().forgive();
-        *self.welcome.lock() = None;
-        for server in self.parts.registry.servers() {
-            if server.database == self.database && server.user == self.user {
-                server.close_needed.store(true, Ordering::Relaxed);
-                if server.replication != Replication::None
-                    && let Some(client) = self.parts.registry.client(server.client())
-                {
-                    client.order(Order::Reconnect);
-                }
-            }
-        }
-        self.close_all_idle("close_needed");
-    }
-
-    /// Is it paused?
-    pub fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed)
-    }
-
-    /// Is its database gone from the configuration?
-    pub fn is_removed(&self) -> bool {
-        self.removed.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        !self.is_paused() && !self.removed.load(Ordering::Relaxed)
-    }
-
-    /// No new leases; servers are closed as they come back.
-    pub fn pause(&self) {
-        self.paused.store(true, Ordering::SeqCst);
-        self.close_all_idle("pause mode");
-    }
-
-    /// Leases again.
-    pub fn resume(self: &Arc<Self>) {
-        self.paused.store(false, Ordering::SeqCst);
-        self.feed();
-    }
-
-    /// The database is gone: nobody will get a server any more.
-    pub(super) fn remove(&self) {
-        self.removed.store(true, Ordering::SeqCst);
-        self.fail_waiters(&WaitError::DatabaseRemoved);
-        self.close_all_idle("database removed");
     }
 }

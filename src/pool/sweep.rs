@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::shards::Pool;
+use super::state::Pool;
 use super::{PoolSettings, Pooled};
 use crate::stats::ServerState;
 

@@ -1,0 +1,402 @@
+//! Messages that name a statement: Parse, Bind, Describe and Close.
+//!
+//! They get the global name and, where the server does not have the statement yet, its Parse ahead of them; what need not
+//! be sent is answered in its turn by the pipeline. Whether a message may be looked at yet is the parent's.
+
+use std::sync::Arc;
+
+use super::{KEEP_UNNAMED, Step};
+use crate::client::Error;
+use crate::client::relay::{Linked, Outgoing, Relay};
+use crate::client::statements::plain;
+use crate::prepared::Statement;
+use crate::protocol::frame::{Frame, HEADER_LEN};
+use crate::protocol::frontend::{self, BindHead, Named as NamedView, Parse, Target, tag};
+use crate::protocol::{backend::TxStatus, rewrite};
+use crate::server::pipeline::{Expect, Request};
+use crate::server::statements::Known;
+use crate::server::{Effect, Forget, Named, StatementRef, Unnamed};
+
+impl Relay {
+    pub(super) fn parse(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
+        let unnamed = frame.body().first() == Some(&0);
+        if !frame.is_complete() {
+            if !unnamed || frame.len <= KEEP_UNNAMED {
+                return Ok(Step::Incomplete);
+            }
+            // Too long to be kept: it serves this server only.
+            let version = self.statements.pass_unnamed();
+            self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
+            linked.server.pipeline.push(
+                Expect::Forward(Request::Parse),
+                Some(Effect::Unnamed(version)),
+            );
+            return Ok(Step::Pass);
+        }
+        let parse = Parse::read(frame.body())?;
+        let (forget, rewritten) = self.forgetting(&parse);
+        let definition = rewritten.as_deref().unwrap_or(parse.rest);
+        if unnamed {
+            let version = self.statements.replace_unnamed(definition, forget);
+            self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
+            linked.server.pipeline.push(
+                Expect::Forward(Request::Parse),
+                Some(Effect::Unnamed(version)),
+            );
+            if rewritten.is_none() {
+                return Ok(Step::Pass);
+            }
+            frontend::parse(out.insert(), b"", definition);
+            return Ok(Step::Done);
+        }
+        if !self.translates() && self.statements.get(parse.name).is_none() {
+            linked
+                .server
+                .pipeline
+                .push(Expect::Forward(Request::Parse), None);
+            return Ok(Step::Pass);
+        }
+        if self.wait_for(linked, parse.name, out) {
+            return Ok(Step::Fenced);
+        }
+        linked.counters.client_parses.add(1);
+        self.parse_named(linked, parse.name, definition, forget, out)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what one Parse is made of")]
+    fn parse_named(
+        &mut self,
+        linked: &mut Linked<'_>,
+        name: &[u8],
+        definition: &[u8],
+        forget: Option<Forget>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
+        if self.statements.get(name).is_some() {
+            self.parse_duplicate(linked, name, definition, out);
+            return Ok(Step::Done);
+        }
+        let budget = self
+            .settings
+            .prepared_memory
+            .saturating_sub(self.names_held.get());
+        let statement = self.registry.intern(definition, budget)?;
+        self.statements.insert(
+            name.into(),
+            Named {
+                forget,
+                ..plain(statement.clone())
+            },
+        );
+        self.unsettled
+            .insert(name.into(), linked.server.pipeline.batch());
+        let mut known = linked
+            .server
+            .statements
+            .touch(&statement, linked.server.pipeline.batch());
+        if known == Known::Yes && transaction_may_have_failed(linked) {
+            // PostgreSQL refuses nearly every text in a failed transaction, so it has to be asked.
+            known = Known::InDoubt;
+        }
+        if known == Known::Yes {
+            linked.count(true);
+            let effect = Effect::Named {
+                name: name.into(),
+                sent: None,
+            };
+            linked
+                .server
+                .pipeline
+                .push(Expect::Synthesize(Request::Parse), Some(effect));
+        } else {
+            let effect = Effect::Named {
+                name: name.into(),
+                sent: Some(statement.id()),
+            };
+            prepare(
+                linked,
+                &statement,
+                known,
+                (Expect::Forward(Request::Parse), effect),
+                out,
+            );
+        }
+        make_room(linked, self.settings.max_prepared_statements, out);
+        Ok(Step::Done)
+    }
+
+    /// Sees to it that the server's unnamed statement is the client's: its text may have been prepared on another
+    /// server, or another client's may be there now.
+    fn ensure_unnamed(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
+        let here = linked.server.unnamed;
+        if let Some(version) = self.statements.newest_unnamed()
+            && here == Unnamed::Of(self.id, version)
+        {
+            return;
+        }
+        let request = match self.statements.unnamed() {
+            Some((version, text)) => {
+                frontend::parse(out.insert(), b"", &text.definition);
+                self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
+                Request::Parse
+            }
+            None => {
+                if here == Unnamed::Empty {
+                    return;
+                }
+                // So that PostgreSQL says that there is none.
+                frontend::close(out.insert(), Target::Statement, b"");
+                self.unnamed_becomes(linked, Unnamed::Empty);
+                Request::Close
+            }
+        };
+        linked
+            .server
+            .pipeline
+            .push(Expect::Swallow(request), Some(Effect::UnnamedReplaced));
+    }
+
+    pub(super) fn bind(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
+        let Some(head) = BindHead::read(frame.body())? else {
+            return if frame.is_complete() {
+                Err(crate::protocol::Error::MissingNul.into())
+            } else {
+                Ok(Step::Incomplete)
+            };
+        };
+        if self.wait_for(linked, head.statement, out) {
+            return Ok(Step::Fenced);
+        }
+        if !self.portals.is_empty() {
+            self.portals.remove(head.portal);
+        }
+        if head.statement.is_empty() {
+            self.ensure_unnamed(linked, out);
+            let forget = self
+                .statements
+                .unnamed()
+                .and_then(|(_, text)| text.forget.clone());
+            self.note_portal(head.portal, forget);
+            linked
+                .server
+                .pipeline
+                .push(Expect::Forward(Request::Bind), None);
+            return Ok(Step::Pass);
+        }
+        let Some(named) = self.statements.get(head.statement) else {
+            linked
+                .server
+                .pipeline
+                .push(Expect::Forward(Request::Bind), None);
+            return self.foreign(frame, &head, out);
+        };
+        linked.counters.binds.add(1);
+        let statement = &named.statement.0;
+        ensure(linked, statement, out);
+        make_room(linked, self.settings.max_prepared_statements, out);
+        let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
+        rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
+        let forget = named.forget.clone();
+        self.note_portal(head.portal, forget);
+        linked
+            .server
+            .pipeline
+            .push(Expect::Forward(Request::Bind), None);
+        Ok(Step::PassAfter(HEADER_LEN + head.len))
+    }
+
+    /// A name the client has not given to a statement by Parse. PostgreSQL may know it all the same (SQL's PREPARE),
+    /// and if not, its own error is the right answer. Only our own names are not for clients.
+    fn foreign(
+        &self,
+        frame: &Frame<'_>,
+        head: &BindHead<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
+        if !head
+            .statement
+            .starts_with(self.registry.prefix().as_bytes())
+        {
+            return Ok(Step::Pass);
+        }
+        let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
+        rewrite::bind_head(out.insert(), head, b"?", length)?;
+        Ok(Step::PassAfter(HEADER_LEN + head.len))
+    }
+
+    fn note_portal(&mut self, portal: &[u8], forget: Option<Forget>) {
+        if let Some(forget) = forget {
+            self.portals.insert(portal.into(), forget);
+        }
+    }
+
+    pub(super) fn describe(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
+        if !frame.is_complete() {
+            return Ok(Step::Incomplete);
+        }
+        let described = NamedView::read(frame.body())?;
+        let request = match described.target {
+            Target::Portal => Request::DescribePortal,
+            Target::Statement => Request::DescribeStatement,
+        };
+        if described.target == Target::Portal {
+            linked.server.pipeline.push(Expect::Forward(request), None);
+            return Ok(Step::Pass);
+        }
+        if self.wait_for(linked, described.name, out) {
+            return Ok(Step::Fenced);
+        }
+        if described.name.is_empty() {
+            self.ensure_unnamed(linked, out);
+        } else if let Some(named) = self.statements.get(described.name) {
+            let limit = self.settings.max_prepared_statements;
+            ensure(linked, &named.statement.0, out);
+            make_room(linked, limit, out);
+            rewrite::named(
+                out.insert(),
+                tag::DESCRIBE,
+                Target::Statement,
+                named.statement.0.name(),
+            );
+            linked.server.pipeline.push(Expect::Forward(request), None);
+            return Ok(Step::Done);
+        } else if described
+            .name
+            .starts_with(self.registry.prefix().as_bytes())
+        {
+            rewrite::named(out.insert(), tag::DESCRIBE, Target::Statement, b"?");
+            linked.server.pipeline.push(Expect::Forward(request), None);
+            return Ok(Step::Done);
+        }
+        linked.server.pipeline.push(Expect::Forward(request), None);
+        Ok(Step::Pass)
+    }
+
+    pub(super) fn close(
+        &mut self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
+        if !frame.is_complete() {
+            return Ok(Step::Incomplete);
+        }
+        let closed = NamedView::read(frame.body())?;
+        if closed.target == Target::Statement {
+            if closed.name.is_empty() {
+                let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
+                self.unnamed_becomes(linked, Unnamed::Unknown);
+                linked
+                    .server
+                    .pipeline
+                    .push(Expect::Forward(Request::Close), effect);
+                return Ok(Step::Pass);
+            }
+            if self.wait_for(linked, closed.name, out) {
+                return Ok(Step::Fenced);
+            }
+            if let Some(named) = self.statements.remove(closed.name) {
+                self.unsettled
+                    .insert(closed.name.into(), linked.server.pipeline.batch());
+                let effect = Effect::Closed(closed.name.into(), named);
+                linked
+                    .server
+                    .pipeline
+                    .push(Expect::Synthesize(Request::Close), Some(effect));
+                return Ok(Step::Done);
+            }
+            if closed.name.starts_with(self.registry.prefix().as_bytes()) {
+                linked
+                    .server
+                    .pipeline
+                    .push(Expect::Synthesize(Request::Close), None);
+                return Ok(Step::Done);
+            }
+        }
+        linked
+            .server
+            .pipeline
+            .push(Expect::Forward(Request::Close), None);
+        Ok(Step::Pass)
+    }
+}
+
+/// Is the transaction failed, or could it be by the time the server gets there?
+fn transaction_may_have_failed(linked: &Linked<'_>) -> bool {
+    linked.server.status == TxStatus::Failed || linked.server.pipeline.owes_ready()
+}
+
+/// Sees to it that the server has the statement by the time it gets what is sent next.
+#[inline]
+fn ensure(linked: &mut Linked<'_>, statement: &Arc<Statement>, out: &mut Outgoing<'_>) {
+    let known = linked
+        .server
+        .statements
+        .touch(statement, linked.server.pipeline.batch());
+    if known == Known::Yes {
+        linked.count(true);
+    } else {
+        let effect = Effect::Prepared(statement.id());
+        prepare(
+            linked,
+            statement,
+            known,
+            (Expect::Swallow(Request::Parse), effect),
+            out,
+        );
+    }
+}
+
+/// Closes statements over the limit. Only where the client itself says something of the extended protocol: a Close before
+/// its Sync would stand inside of COPY data if its Execute is of a COPY, which ends the connection. Those that the
+/// batch has used stay, since it may use them again.
+#[inline]
+fn make_room(linked: &mut Linked<'_>, limit: usize, out: &mut Outgoing<'_>) {
+    let pipeline = &mut linked.server.pipeline;
+    let batch = pipeline.batch();
+    while let Some(surplus) = linked.server.statements.evict_over(limit, batch) {
+        frontend::close(out.insert(), Target::Statement, surplus.name());
+        let effect = Effect::Evicted(StatementRef(surplus));
+        pipeline.push(Expect::Swallow(Request::Close), Some(effect));
+    }
+}
+
+/// Sends the statement's Parse; if it may be there already, that one goes first.
+fn prepare(
+    linked: &mut Linked<'_>,
+    statement: &Arc<Statement>,
+    known: Known,
+    (expect, effect): (Expect, Effect),
+    out: &mut Outgoing<'_>,
+) {
+    linked.count(false);
+    linked.counters.server_parses.add(1);
+    if known == Known::InDoubt {
+        frontend::close(out.insert(), Target::Statement, statement.name());
+        linked
+            .server
+            .pipeline
+            .push(Expect::Swallow(Request::Close), None);
+    }
+    frontend::parse(out.insert(), statement.name(), statement.definition());
+    linked.server.pipeline.push(expect, Some(effect));
+    linked
+        .server
+        .statements
+        .sent(statement, linked.server.pipeline.batch());
+}
