@@ -157,6 +157,9 @@ impl<'a> Conversation<'a> {
         // The text may repeat what was sent, so only as much of it as was answered.
         tracing::error!("{}", message.message);
         if error.is_fatal() {
+            // PgBouncer says all this, too.
+            self.ready();
+            Self::farewell(&mut self.out, &Error::BadPacket.to_string());
             return Step::Close;
         }
         if self.simple {

@@ -52,7 +52,16 @@ impl Relay {
                 _ if !frame.is_complete() && waits_for_all(&frame) => {
                     return Ok(Alone::Nothing(used));
                 }
-                _ => return Ok(Alone::Server(used)),
+                tag::QUERY
+                | tag::PARSE
+                | tag::BIND
+                | tag::DESCRIBE
+                | tag::EXECUTE
+                | tag::CLOSE
+                | tag::SYNC
+                | tag::FLUSH
+                | tag::FUNCTION_CALL => return Ok(Alone::Server(used)),
+                other => return Err(Error::UnknownMessage(other)),
             }
             used += frame.bytes.len();
         }
@@ -69,6 +78,7 @@ fn waits_for_all(frame: &Frame<'_>) -> bool {
     match frame.tag {
         tag::PARSE if frame.len > KEEP_UNNAMED && frame.body().first() == Some(&0) => false,
         tag::PARSE | tag::DESCRIBE | tag::EXECUTE | tag::CLOSE | tag::SYNC | tag::FLUSH => true,
-        _ => frame.len <= READ_AHEAD,
+        tag::QUERY | tag::BIND | tag::FUNCTION_CALL => frame.len <= READ_AHEAD,
+        _ => false,
     }
 }

@@ -61,6 +61,8 @@ pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
                 tracing::debug!(client = client.id, "cancel request not delivered: {error}");
             }
         }
+        // PgBouncer's short way to RESUME.
+        Phase::Idle if config.is_console(&client.database) => client.order(Order::CancelWaiting),
         Phase::Idle | Phase::IdleInTransaction | Phase::LinkedIdle | Phase::Draining => {}
     }
 }

@@ -27,11 +27,17 @@ pub enum Fault {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Bytes that are no message, or not the one that belongs there.
-    #[error("{0}")]
+    #[error("{}", words(.0))]
     Protocol(#[from] protocol::Error),
+    /// A Parse that has a name and does not make sense behind it.
+    #[error("broken Parse packet")]
+    BrokenParse(#[source] protocol::Error),
     /// A message that a client may not send, by its tag.
     #[error("unknown pkt")]
     UnknownMessage(u8),
+    /// A first packet in the middle of the login.
+    #[error("client re-sent startup pkt")]
+    StartupAgain,
     /// Plain bytes behind SSLRequest.
     #[error("received unencrypted data after SSL request")]
     DataAfterSslRequest,
@@ -180,7 +186,9 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Self::Protocol(_)
+            | Self::BrokenParse(_)
             | Self::UnknownMessage(_)
+            | Self::StartupAgain
             | Self::DataAfterSslRequest
             | Self::DataAfterGssRequest
             | Self::TlsRequired
@@ -238,7 +246,43 @@ impl Error {
     /// Appends the ErrorResponse: always FATAL, for the connection ends with it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let text = self.to_string();
-        backend::error_response(out, &ErrorMessage::new("FATAL", self.sqlstate(), &text));
+        let shown = match self {
+            // PgBouncer cuts these, too. They are a server's, and say more at their end than at their beginning.
+            Self::Wait(_) => &text,
+            _ => cut(&text, LONGEST),
+        };
+        backend::error_response(out, &ErrorMessage::new("FATAL", self.sqlstate(), shown));
+    }
+}
+
+/// Most bytes of a text, PgBouncer's.
+const LONGEST: usize = 127;
+
+/// The beginning of a text: so many bytes at most.
+pub(super) fn cut(text: &str, most: usize) -> &str {
+    let mut ends = (0..=most.min(text.len())).rev();
+    ends.find_map(|end| text.get(..end)).unwrap_or_default()
+}
+
+/// PgBouncer's words for bytes that make no sense: it has few.
+fn words(error: &protocol::Error) -> String {
+    use protocol::Error as Wrong;
+    match error {
+        Wrong::BadHeader { .. }
+        | Wrong::PasswordFirst
+        | Wrong::ProtocolTwo
+        | Wrong::StartupTerminator
+        | Wrong::UnsupportedOptions => error.to_string(),
+        Wrong::Truncated
+        | Wrong::MissingNul
+        | Wrong::TrailingBytes { .. }
+        | Wrong::BadLength { .. }
+        | Wrong::BadTarget { .. }
+        | Wrong::BadTxStatus { .. }
+        | Wrong::BadTypeCount { .. }
+        | Wrong::NameTooLong { .. }
+        | Wrong::TooLong { .. }
+        | Wrong::BadCancelKey { .. } => "failed to parse packet".to_owned(),
     }
 }
 

@@ -25,6 +25,7 @@ use crate::config::{AuthType, Config, Database};
 use crate::net::tls::WithClients;
 use crate::net::{Connection, Stream};
 use crate::pool::{Admission, Pool};
+use crate::protocol;
 use crate::protocol::authentication::Authentication;
 use crate::protocol::backend;
 use crate::protocol::startup::{self, FirstPacket, StartupMessage};
@@ -197,6 +198,8 @@ async fn first_packet(tls: &WithClients, mut connection: Connection, deadline: I
                 Ok(_) => return First::Nothing,
                 Err(_) => return First::Refused(connection, Error::LoginTimeout),
             },
+            // Who asks for a cancellation is never told anything.
+            Err(protocol::Error::BadCancelKey { .. }) => return First::Nothing,
             Err(error) => return First::Refused(connection, error.into()),
         };
         connection.use_kept(used);
@@ -373,15 +376,10 @@ impl Login<'_> {
     }
 
     fn count_in(&mut self, database: &Database) -> Result<(), Error> {
-        let admin = self.config.settings.admin_users.contains(&self.wanted.user);
-        let (per_database, per_user) = if admin {
-            (0, 0)
-        } else {
-            (
-                self.config.max_db_client_connections(database),
-                self.config.max_user_client_connections(&self.wanted.user),
-            )
-        };
+        let (per_database, per_user) = (
+            self.config.max_db_client_connections(database),
+            self.config.max_user_client_connections(&self.wanted.user),
+        );
         self.admission.name(
             (&database.name, per_database),
             (&self.wanted.user, per_user),

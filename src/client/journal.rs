@@ -105,6 +105,9 @@ impl Conn {
             Fault::Pooler => "pooler",
         };
         tracing::warn!(conn = %self, fault, "pooler error: {error}");
+        if let Error::Protocol(detail) | Error::BrokenParse(detail) = error {
+            tracing::debug!(conn = %self, "{detail}");
+        }
     }
 }
 

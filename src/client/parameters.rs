@@ -1,7 +1,9 @@
 //! What a client asks for in its start-up message.
 
 use super::Error;
+use super::error::cut;
 use crate::config::Settings;
+use crate::config::databases::MAX_NAME;
 use crate::protocol::startup::{Replication, StartupMessage, parse_options};
 use crate::server::session::{Tracked, TrackedNames};
 
@@ -13,7 +15,7 @@ const LONGEST_USER: usize = 127;
 pub struct Wanted {
     /// Login name.
     pub user: String,
-    /// Database; the user's name if none was given.
+    /// Database; the user's name if none was given. As in PgBouncer, no more of it than a name can have.
     pub database: String,
     /// Values for tracked parameters.
     pub tracked: Tracked,
@@ -43,8 +45,9 @@ impl Wanted {
             .get(b"database")
             .map(text)
             .filter(|name| !name.is_empty());
+        let database = database.unwrap_or_else(|| user.clone());
         let mut wanted = Self {
-            database: database.unwrap_or_else(|| user.clone()),
+            database: cut(&database, MAX_NAME).to_owned(),
             user,
             tracked: Tracked::new(names.clone()),
             replication: Replication::None,

@@ -122,7 +122,7 @@ impl Relay {
         }
         match frame.tag {
             tag::QUERY if self.settings.refuses_queries => Err(Error::QueriesDisallowed),
-            tag::QUERY => self.query(linked, frame, out),
+            tag::QUERY => Ok(self.query(linked, frame, out)),
             tag::PARSE => self.parse(linked, frame, out),
             tag::BIND => self.bind(linked, frame, out),
             tag::DESCRIBE => self.describe(linked, frame, out),
@@ -160,21 +160,22 @@ impl Relay {
         linked: &mut Linked<'_>,
         frame: &Frame<'_>,
         out: &mut Outgoing<'_>,
-    ) -> Result<Step, Error> {
+    ) -> Step {
         if frame.is_complete() {
-            let sql = frontend::Query::read(frame.body())?.sql;
+            // One that makes no sense is PostgreSQL's to refuse, for it goes on after that.
+            let sql = frontend::Query::read(frame.body()).map_or(&b""[..], |query| query.sql);
             let changes = statement_changes(sql);
             if !changes.is_empty() {
                 if linked.server.pipeline.awaits_server() {
                     // What is under way may fail, and so decide which of the names there are.
                     self.fence(linked, out);
-                    return Ok(Step::Fenced);
+                    return Step::Fenced;
                 }
                 self.query_that_drops_names(linked, sql, &changes, out);
-                return Ok(Step::Done);
+                return Step::Done;
             }
         } else if frame.len <= LOOK_AT {
-            return Ok(Step::Incomplete);
+            return Step::Incomplete;
         }
         let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
         self.unnamed_becomes(linked, Unnamed::Unknown);
@@ -182,7 +183,7 @@ impl Relay {
             .server
             .pipeline
             .push(Expect::Forward(Request::Query), effect);
-        Ok(Step::Pass)
+        Step::Pass
     }
 
     /// Must a message that uses this name wait until it is known what it means? Then nothing is taken from the client

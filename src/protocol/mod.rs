@@ -77,6 +77,9 @@ pub enum Error {
         /// The first bytes of what came, at most 8.
         header: Vec<u8>,
     },
+    /// An answer to a request for a password that nobody has sent. The words are `PgBouncer`'s.
+    #[error("client password pkt before startup packet")]
+    PasswordFirst,
     /// `StartupMessage` of protocol 2, which ended with `PostgreSQL` 14. The words are `PgBouncer`'s.
     #[error("old V2 protocol not supported")]
     ProtocolTwo,

@@ -4,6 +4,7 @@
 //! Comes from anyone who can reach the port, so the length is checked before anything else is looked at.
 //! A TLS connection without an `SSLRequest` (first byte 0x16) is not a packet and must be told apart before.
 
+use super::frontend::tag;
 use super::{Cursor, Error, bad_header};
 use std::fmt;
 
@@ -120,7 +121,10 @@ pub fn read(buf: &[u8]) -> Result<Option<(FirstPacket, usize)>, Error> {
     let Ok(length) = cursor.array().map(u32::from_be_bytes) else {
         return Ok(None);
     };
-    let unknown = || bad_header(buf);
+    let unknown = || match buf.first() {
+        Some(&tag::PASSWORD) => Error::PasswordFirst,
+        _ => bad_header(buf),
+    };
     // The length counts itself; the shortest packet has a version besides.
     let body_len = usize::try_from(length)
         .ok()

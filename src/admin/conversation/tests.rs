@@ -281,7 +281,10 @@ async fn what_no_console_expects_ends_the_connection() {
         (&b"D\0\0\0\x06x\0"[..], "ERROR 08P01 bad packet"),
     ] {
         let mut conversation = Conversation::new(&console, Rights::Admin);
-        assert_eq!(talk(&mut conversation, input), [answer]);
+        assert_eq!(
+            talk(&mut conversation, input),
+            [answer, "ReadyForQuery I", "FATAL 08P01 bad packet"]
+        );
     }
     let mut conversation = Conversation::new(&console, Rights::Admin);
     assert!(talk(&mut conversation, b"X\0\0\0\x04").is_empty());

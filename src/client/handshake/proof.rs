@@ -200,14 +200,20 @@ impl Login<'_> {
         if self.connection.send_all(request).await.is_err() {
             return Ok(None);
         }
-        let Ok(message) = self.connection.read_message(MAX_LOGIN_MESSAGE).await else {
-            return Ok(None);
-        };
-        match message.tag {
-            tag::PASSWORD => Ok(Some(Zeroizing::new(message.body))),
-            // psql asks for the password in a second connection and leaves the first.
-            tag::TERMINATE => Ok(None),
-            other => Err(Error::UnknownMessage(other)),
+        while self.connection.kept.is_empty() {
+            if !matches!(self.connection.read_more().await, Ok(1..)) {
+                return Ok(None);
+            }
+        }
+        // Only packets that begin a connection have no tag.
+        if self.connection.kept.first() == Some(&0) {
+            return Err(Error::StartupAgain);
+        }
+        match self.connection.read_message(MAX_LOGIN_MESSAGE).await {
+            Ok(message) if message.tag == tag::PASSWORD => Ok(Some(Zeroizing::new(message.body))),
+            // Terminate: psql asks for the password in a second connection and leaves the first. Whatever else it is
+            // is not worth a word, as by PgBouncer.
+            Ok(_) | Err(_) => Ok(None),
         }
     }
 }

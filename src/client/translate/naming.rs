@@ -12,7 +12,7 @@ use crate::client::statements::plain;
 use crate::prepared::Statement;
 use crate::protocol::frame::{Frame, HEADER_LEN};
 use crate::protocol::frontend::{self, BindHead, Named as NamedView, Parse, Target, tag};
-use crate::protocol::{backend::TxStatus, rewrite};
+use crate::protocol::{self, backend::TxStatus, rewrite};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::statements::Known;
 use crate::server::{Effect, Forget, Named, StatementRef, Unnamed};
@@ -38,7 +38,7 @@ impl Relay {
             );
             return Ok(Step::Pass);
         }
-        let parse = Parse::read(frame.body())?;
+        let parse = Parse::read(frame.body()).map_err(|error| broken(frame.body(), error))?;
         let (forget, rewritten) = self.forgetting(&parse);
         let definition = rewritten.as_deref().unwrap_or(parse.rest);
         if unnamed {
@@ -333,6 +333,16 @@ impl Relay {
             .pipeline
             .push(Expect::Forward(Request::Close), None);
         Ok(Step::Pass)
+    }
+}
+
+/// What PgBouncer calls a Parse that can't be read depends on whether it has a name.
+#[cold]
+fn broken(body: &[u8], error: protocol::Error) -> Error {
+    if body.contains(&0) {
+        Error::BrokenParse(error)
+    } else {
+        error.into()
     }
 }
 

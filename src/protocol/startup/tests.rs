@@ -114,6 +114,11 @@ fn garbage_is_refused_with_its_first_eight_bytes_in_hex() {
     assert_eq!(refused.to_string(), "bad packet header: '474554202f204854'");
     let refused = read(&packet(4 << 16, b"user\0me\0\0")).unwrap_err();
     assert_eq!(refused.to_string(), "bad packet header: '0000001100040000'");
+    assert_eq!(
+        read(b"p\0\0\0\x06x\0"),
+        Err(Error::PasswordFirst),
+        "the answer to a request that nobody made"
+    );
 }
 
 #[test]
