@@ -177,11 +177,7 @@ fn must_reconnect(old: &Database, new: &Database) -> bool {
             it.port,
             it.user.clone(),
         );
-        let auth = (
-            it.auth_user.clone(),
-            it.auth_query.clone(),
-            it.auth_dbname.clone(),
-        );
+        let auth = (it.auth_query.clone(), it.auth_dbname.clone());
         let session = [
             &it.connect_query,
             &it.client_encoding,

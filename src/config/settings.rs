@@ -39,8 +39,13 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The row of a name; `None` for an unknown one.
+    /// The row of a name, or of PgBouncer's other name for a setting; `None` for an unknown one.
     pub fn find(name: &str) -> Option<&'static Self> {
+        let name = if name == "service_name" {
+            "job_name"
+        } else {
+            name
+        };
         TABLE.iter().find(|setting| setting.name == name)
     }
 
@@ -151,7 +156,7 @@ macro_rules! settings {
         #[derive(Debug, Clone, PartialEq)]
         pub struct Settings {
             $( $( #[doc = $doc] pub $name: $type, )* )*
-            /// What was written for settings that we only know: SHOW CONFIG prints it.
+            /// What was written for settings that we only know, and for lists: SHOW CONFIG prints it.
             noted: BTreeMap<&'static str, String>,
         }
 
@@ -430,9 +435,7 @@ settings! {
     known {
         Process {
             job_name = Some("pgbouncer"), Kind::Text, Restart, Support::AcceptAndWarn("it names a Windows service"),
-                "Name of the Windows service.";
-            service_name = Some("pgbouncer"), Kind::Text, Restart, Support::AcceptAndWarn("it names a Windows service"),
-                "Name of the Windows service.";
+                "Name of the Windows service; may be written `service_name`.";
         }
         Socket {
             pkt_buf = Some("4096"), Kind::Int, Restart, Support::AcceptAndWarn("buffers grow as needed"),
@@ -458,6 +461,11 @@ impl Settings {
     /// The value as SHOW CONFIG prints it; `None` for one that is not set, or an unknown name.
     pub fn get(&self, name: &str) -> Option<String> {
         let setting = Setting::find(name)?;
+        if setting.kind == Kind::List
+            && let Some(text) = self.noted.get(name)
+        {
+            return Some(text.clone());
+        }
         if let Some((is_set, text)) = self.print_field(name) {
             // An empty file name has a default, "", and is no NULL in SHOW CONFIG.
             return (is_set || setting.default.is_some()).then_some(text);
@@ -495,6 +503,9 @@ impl Settings {
             .read_field(setting.name, value)
             .map_err(|fault| Problem::fault(setting.name, value, fault))?;
         if supported {
+            if setting.kind == Kind::List {
+                self.noted.insert(setting.name, value.to_owned());
+            }
             return Ok(None);
         }
         let empty = value.is_empty() && setting.kind == Kind::Text;
@@ -528,6 +539,10 @@ impl Settings {
             .filter(|setting| setting.reload == Reload::Restart)
         {
             self.copy_field(setting.name, running);
+            match running.noted.get(setting.name) {
+                Some(text) => self.noted.insert(setting.name, text.clone()),
+                None => self.noted.remove(setting.name),
+            };
         }
     }
 

@@ -230,22 +230,25 @@ impl Manager {
         let replaced: HashSet<&str> =
             named(changes, DatabaseEffect::ServersMustReconnect).collect();
         let removed: HashSet<&str> = named(changes, DatabaseEffect::Removed).collect();
+        let added: HashSet<&str> = named(changes, DatabaseEffect::Added).collect();
         for pool in self.pools.list() {
-            let from_fallback = !config.databases.contains_key(&pool.database);
-            let concerned = |set: &HashSet<&str>| {
-                set.contains(pool.database.as_str()) || (from_fallback && set.contains("*"))
-            };
-            match config.database(&pool.database) {
+            let name = pool.database.as_str();
+            let from_fallback = !config.databases.contains_key(name);
+            let concerned =
+                |set: &HashSet<&str>| set.contains(name) || (from_fallback && set.contains("*"));
+            match config.database(name) {
+                // Also where there is a `*`: that is another place.
+                _ if removed.contains(name) => self.remove(&pool),
                 Some(database) => {
                     let settings =
                         PoolSettings::new(config, &database, &pool.user, self.parts.shared_names());
                     pool.set_settings(settings);
                     self.renew_credentials(config, &database, &pool);
-                    if concerned(&replaced) || (concerned(&removed) && from_fallback) {
+                    // One that was made by `*` up to now may be somewhere else by its own line.
+                    if concerned(&replaced) || added.contains(name) {
                         pool.reconnect();
                     }
                 }
-                None if removed.contains(pool.database.as_str()) => self.remove(&pool),
                 // Made by a `*` that is no more: it goes when nobody uses it any more, as in PgBouncer.
                 None => {}
             }

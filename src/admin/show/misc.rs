@@ -16,7 +16,10 @@ pub(super) type ConfigRow = (&'static Setting, Option<String>);
 pub(super) static CONFIG: &[Column<ConfigRow>] = &[
     text("key", |row| row.0.name.into()),
     text("value", |row| row.1.as_deref().into()),
-    text("default", |row| row.0.default.into()),
+    // PgBouncer's `verbose` has none, so that `-v` outlives a reload, which it does here in another way.
+    text("default", |row| {
+        row.0.default.filter(|_| row.0.name != "verbose").into()
+    }),
     text("changeable", |row| yes_no(row.0.changeable())),
 ];
 
