@@ -29,6 +29,7 @@ mod auth_query;
 mod cancel;
 mod churn;
 mod compat;
+mod contract;
 mod copy;
 mod hba;
 mod hosts;

@@ -45,15 +45,15 @@ impl Ini {
             ("admin_users", "postgres"),
             ("pool_mode", "transaction"),
             ("max_client_conn", "500"),
-            // Clients on different threads, from the start.
-            ("min_worker_threads", "2"),
         ];
+        // Clients on different threads, from the start.
+        let ours = (!is_pgbouncer()).then_some(("min_worker_threads", "2"));
         let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
         let secrets = ROLES
             .iter()
             .map(|role| ((*role).to_owned(), password(role)));
         Self {
-            settings: settings.into_iter().map(own).collect(),
+            settings: settings.into_iter().chain(ours).map(own).collect(),
             databases: [("*", server.as_str())].into_iter().map(own).collect(),
             users: BTreeMap::new(),
             peers: BTreeMap::new(),
@@ -73,6 +73,11 @@ impl Ini {
     pub fn set(&mut self, key: &str, value: impl ToString) -> &mut Self {
         self.settings.insert(key.to_owned(), value.to_string());
         self
+    }
+
+    /// The value of a line of `[pgbouncer]`, if there is one for this key.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.settings.get(key).map(String::as_str)
     }
 
     /// No line of `[pgbouncer]` for this key.
@@ -108,6 +113,12 @@ impl Ini {
     /// A line of `[peers]`.
     pub fn peer(&mut self, id: u16, line: &str) -> &mut Self {
         self.peers.insert(id.to_string(), line.to_owned());
+        self
+    }
+
+    /// No line of `[peers]` for this number.
+    pub fn without_peer(&mut self, id: &str) -> &mut Self {
+        self.peers.remove(id);
         self
     }
 
@@ -384,6 +395,12 @@ pub fn run_once(option: &str, change: impl FnOnce(&mut Ini)) -> (bool, String) {
         output.status.success(),
         String::from_utf8_lossy(&text).into_owned(),
     )
+}
+
+/// Is it a PgBouncer that is tested? Some of its answers are those of an older version, and it has no settings of ours.
+pub fn is_pgbouncer() -> bool {
+    let program = std::env::var_os("PGFERRY_TEST_BINARY").map(PathBuf::from);
+    program.is_some_and(|path| path.ends_with("pgbouncer"))
 }
 
 /// The program to test. Where servers run under another account than ours, a copy that this account

@@ -46,6 +46,11 @@ impl Authority {
         }
     }
 
+    /// Its own certificate, in PEM.
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
     /// A certificate for this common name and these hosts.
     pub fn issue(&self, common_name: &str, hosts: &[&str]) -> Identity {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();

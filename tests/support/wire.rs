@@ -294,6 +294,8 @@ impl Wire {
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
                     return Ok(false);
                 }
+                // The process was stopped for a while.
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 // An alert of TLS.
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                     return Ok(false);
