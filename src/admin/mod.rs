@@ -19,6 +19,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 pub mod averages;
+pub mod comparison;
 mod control;
 mod conversation;
 mod error;

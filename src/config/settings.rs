@@ -15,6 +15,7 @@ use crate::config::kind::{
 };
 use crate::config::ldap;
 
+pub mod comparison;
 mod markdown;
 
 pub use markdown::markdown;

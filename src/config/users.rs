@@ -82,7 +82,7 @@ pub struct UserSettings {
 }
 
 /// The keys of a `[users]` line.
-const KEYS: &[&str] = &[
+pub(crate) const KEYS: &[&str] = &[
     "pool_size",
     "reserve_pool_size",
     "pool_mode",

@@ -212,9 +212,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "client_tls_dheparams",
 ];
 
-/// What this version does not have: any value but an empty one is refused.
-const NOT_THERE: &[&str] = &["auth_ldap_options"];
-
 /// What PgBouncer has since 1.25.
 const NEWER: &[&str] = &[
     "scram_iterations",
@@ -229,6 +226,7 @@ const NEWER: &[&str] = &[
 
 /// Ours.
 const OURS: &[&str] = &[
+    "io_uring",
     "worker_threads",
     "min_worker_threads",
     "prepared_statements_memory",
@@ -303,9 +301,9 @@ fn write_files(ini: &mut crate::support::pooler::Ini) {
         .file("root.crt", authority().certificate());
 }
 
-/// The rows of the table that can stand in a file of this version.
+/// The rows of the table but the one that must stay as it is.
 fn settable() -> impl Iterator<Item = &'static Row> {
-    table().filter(|row| !NOT_THERE.contains(&row.0) && row.0 != "listen_port")
+    table().filter(|row| row.0 != "listen_port")
 }
 
 fn config(pooler: &Pooler) -> Rows {
