@@ -55,7 +55,8 @@ fn replicating(pooler: &Pooler, command: &str, column: &str) -> Vec<String> {
 #[test]
 fn a_base_backup_with_its_log_comes_through() {
     let pooler = pooler(4);
-    let target = process::directory().join("backup");
+    // It goes with the pooler.
+    let target = pooler.directory().join("backup");
     succeeds(
         program("pg_basebackup", &pooler)
             .args(["-c", "fast", "-D"])

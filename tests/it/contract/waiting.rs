@@ -1,19 +1,22 @@
 //! Errors while a client waits for a server, and what it is told meanwhile.
 
 use super::{Findings, end, fatal, fields, said, shown};
-use crate::support::pooler::{Ini, is_pgbouncer};
+use crate::support::pooler::is_pgbouncer;
 use crate::support::scripted::{Scripted, Session};
 use crate::support::{Pooler, Wire, frontend, postgres, wait_until};
 
-/// A pooler with one server, which is taken, and a client that waits for it.
-fn waiting(change: impl FnOnce(&mut Ini)) -> (Pooler, Wire, Wire) {
+/// A pooler with one server, which is taken, and a client that waits for it while these settings hold.
+fn waiting(settings: &[(&str, &str)]) -> (Pooler, Wire, Wire) {
     let database = postgres().database("waiting");
     let pooler = Pooler::start(|ini| {
         ini.set("default_pool_size", 1);
-        change(ini);
     });
     let mut holder = pooler.connect(&database);
     holder.rows("BEGIN");
+    // Only now, so that it is not the first login that takes too long.
+    for (key, value) in settings {
+        pooler.console(&format!("SET {key} = '{value}'"));
+    }
     let mut client = pooler.connect(&database);
     client.send(&frontend::query("SELECT 1"));
     (pooler, holder, client)
@@ -23,9 +26,7 @@ fn waiting(change: impl FnOnce(&mut Ini)) -> (Pooler, Wire, Wire) {
 fn who_waits_too_long_is_told_by_which_limit() {
     let mut findings = Findings::default();
     for setting in ["query_wait_timeout", "query_timeout"] {
-        let (_pooler, _holder, mut client) = waiting(|ini| {
-            ini.set(setting, "0.5");
-        });
+        let (_pooler, _holder, mut client) = waiting(&[(setting, "0.5")]);
         findings.compare(setting, end(&mut client), fatal(setting));
     }
     findings.report();
@@ -33,7 +34,7 @@ fn who_waits_too_long_is_told_by_which_limit() {
 
 #[test]
 fn who_waits_while_it_shuts_down_is_told() {
-    let (pooler, holder, mut client) = waiting(|_| ());
+    let (pooler, holder, mut client) = waiting(&[]);
     wait_until("it waits", || {
         let clients = pooler.console("SHOW CLIENTS");
         clients.find("state", "waiting").is_some()
@@ -49,10 +50,8 @@ fn who_waits_is_told_once() {
         // It has this since 1.25.
         return;
     }
-    let (_pooler, _holder, mut client) = waiting(|ini| {
-        ini.set("query_wait_notify", 1)
-            .set("query_wait_timeout", "2.5");
-    });
+    let (_pooler, _holder, mut client) =
+        waiting(&[("query_wait_notify", "1"), ("query_wait_timeout", "2.5")]);
     let notice = client.read_message().unwrap();
     let text = "No server connection available in postgres backend, client being queued";
     assert_eq!(
