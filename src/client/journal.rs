@@ -4,11 +4,12 @@
 //! `log_pooler_errors`.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::error::{Ending, Fault};
 use super::{Context, Error};
 use crate::protocol::startup::Replication;
-use crate::stats::registry::Peer;
+use crate::stats::registry::{ClientEntry, Peer};
 
 /// How the log calls a connection.
 #[derive(Debug, Clone)]
@@ -32,6 +33,20 @@ impl Conn {
             peer,
             port,
             since: tokio::time::Instant::now(),
+        }
+    }
+
+    /// A client that is logged in; `now` is the registry's.
+    pub fn of(client: &ClientEntry, port: u16, now: u64) -> Self {
+        let age = Duration::from_micros(now.saturating_sub(client.connected));
+        let now = tokio::time::Instant::now();
+        Self {
+            id: client.id,
+            database: client.database.clone(),
+            user: client.user.clone(),
+            peer: client.peer,
+            port,
+            since: now.checked_sub(age).unwrap_or(now),
         }
     }
 

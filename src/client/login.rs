@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
@@ -13,7 +14,7 @@ use super::journal::Conn;
 use super::parameters::Wanted;
 use super::relay::Relay;
 use super::replication::Replica;
-use super::session::{FAREWELL, Left, Parts, Session};
+use super::session::{FAREWELL, Parts, Session, Way};
 use super::{Context, Error, cancel};
 use crate::net::{ClientCount, Connection, Detached};
 use crate::pool::peers::sign;
@@ -116,51 +117,91 @@ fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant, conn: 
         };
         let workers = client.pool.workers().clone();
         if let Some(session) = client.log_in(wanted, deadline, &conn).await {
-            let resident = Resident {
-                session,
-                worker: home,
-                conn,
-                _count: count,
-                _admission: admission,
-            };
-            workers.spawn_on(home, live(resident));
+            workers.spawn_on(home, Resident::new(session, home, count, admission));
         }
     });
 }
 
-/// A client that is logged in, and what it counts as.
+/// A client that is logged in, and what it counts as: the task that serves it on its worker. (The task of a login is
+/// larger. And this one is written by hand, as there is one for every client, and `async` would keep some things twice.)
 struct Resident {
-    session: Box<Session>,
+    /// `None`: it is on its way out, or elsewhere.
+    session: Option<Box<Session>>,
     worker: usize,
-    conn: Conn,
+    is_here: bool,
+    farewell: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     _count: ClientCount,
-    _admission: Admission,
+    admission: Option<Admission>,
 }
 
-/// Serves a client on its worker, and on the next one if it is moved. The task of a login is larger, so it is not the
-/// one that serves.
-fn live(resident: Resident) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-    Box::pin(async move {
-        let Ok(session) = resident.session.arrive(resident.worker) else {
-            return;
-        };
-        let context = session.context().clone();
-        match session.run().await {
-            Left::Moved(session, worker) => {
-                let workers = &context.manager.parts().workers;
-                let resident = Resident {
-                    session,
-                    worker,
-                    _count: workers.count_client(worker),
-                    ..resident
-                };
-                workers.spawn_on(worker, live(resident));
+impl Resident {
+    fn new(session: Box<Session>, worker: usize, count: ClientCount, admission: Admission) -> Self {
+        Self {
+            session: Some(session),
+            worker,
+            is_here: false,
+            farewell: None,
+            _count: count,
+            admission: Some(admission),
+        }
+    }
+
+    fn leave(&mut self, session: Box<Session>, way: Way) -> Poll<()> {
+        match way {
+            Way::Moves(worker) => {
+                let workers = session.context().manager.parts().workers.clone();
+                let count = workers.count_client(worker);
+                if let Some(admission) = self.admission.take() {
+                    workers.spawn_on(worker, Self::new(session, worker, count, admission));
+                }
+                Poll::Ready(())
             }
-            Left::Ended(ending) => {
-                resident.conn.ends(&context, &ending);
+            Way::Ends(ending) => {
+                self.farewell = Some(Box::pin(async move {
+                    let context = session.context().clone();
+                    let port = context.config.load().settings.listen_port;
+                    let now = context.manager.parts().registry.now();
+                    let conn = Conn::of(session.entry(), port, now);
+                    session.finish(&ending).await;
+                    conn.ends(&context, &ending);
+                }));
+                Poll::Pending
             }
         }
-    })
+    }
+}
+
+impl Future for Resident {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if let Some(mut session) = this.session.take() {
+            if !this.is_here {
+                session = match session.arrive(this.worker) {
+                    Ok(session) => session,
+                    Err(_) => return Poll::Ready(()),
+                };
+                session.entry().register(cx.waker());
+                this.is_here = true;
+            }
+            match session.poll(cx) {
+                Poll::Pending => {
+                    this.session = Some(session);
+                    return Poll::Pending;
+                }
+                Poll::Ready(way) => {
+                    if this.leave(session, way).is_ready() {
+                        return Poll::Ready(());
+                    }
+                }
+            }
+        }
+        match &mut this.farewell {
+            Some(farewell) => farewell.as_mut().poll(cx),
+            None => Poll::Ready(()),
+        }
+    }
 }
 
 struct Client {
@@ -217,6 +258,7 @@ impl Client {
             add_host(&mut tracked, entry.peer, config.settings.listen_port);
         }
         tracked.fill_from(&self.pool.fresh_parameters());
+        self.pool.share(&mut tracked);
         if let Some(name) = tracked.iter().find(|(name, _)| *name == "application_name") {
             *entry.application_name.lock() = name.1.to_vec();
         }

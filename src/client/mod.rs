@@ -18,6 +18,7 @@ mod login;
 mod method;
 #[cfg(test)]
 mod model;
+mod names;
 mod orders;
 mod parameters;
 mod prepare;

@@ -120,7 +120,7 @@ impl Session {
                 break;
             }
         }
-        self.pool.leave(self.shard, &self.waiter);
+        self.leave_queue();
         self.connection.use_kept(at);
         self.kept_is_due = !self.connection.kept.is_empty();
         self.state = State::Idle;

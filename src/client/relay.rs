@@ -1,10 +1,10 @@
 //! The state of the conversation between a client and whichever server serves it, and how bytes are
 //! put together on their way through.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::names::Names;
 use super::statements::{NamesHeld, Statements};
 use crate::pool::PoolSettings;
 use crate::prepared::Registry;
@@ -46,10 +46,10 @@ pub struct Relay {
     /// The values it wants for the tracked parameters.
     pub tracked: Tracked,
     /// Portals whose run takes names away.
-    pub portals: HashMap<Box<[u8]>, Forget, ahash::RandomState>,
+    pub portals: Names<Forget>,
     /// Names that were given or taken away by messages the server has not answered yet, with their batch. If an
     /// earlier batch fails these changes may be undone, so a later one waits before it uses such a name.
-    pub unsettled: HashMap<Box<[u8]>, u64, ahash::RandomState>,
+    pub unsettled: Names<u64>,
     /// The same for the unnamed statement: the batch in which it was last made or dropped.
     pub unnamed_changed: Option<u64>,
     /// Nothing more is taken from the client until the server owes nothing: the last message may have
@@ -145,8 +145,8 @@ impl Relay {
             id,
             statements: Statements::new(names_held.clone()),
             tracked,
-            portals: HashMap::default(),
-            unsettled: HashMap::default(),
+            portals: Names::default(),
+            unsettled: Names::default(),
             unnamed_changed: None,
             fenced: false,
             skips_alone: false,

@@ -14,11 +14,11 @@
 //!
 //! Any state can end. What a client leaves behind on its server is `drain`'s.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -32,7 +32,7 @@ use crate::net::scratch::{self, Scratch};
 use crate::pool::{Pool, Pooled, Waiter};
 use crate::protocol::backend;
 use crate::protocol::frame::cut;
-use crate::stats::registry::ClientGuard;
+use crate::stats::registry::{ClientEntry, ClientGuard};
 use crate::stats::{Order, Phase, Registry, ServerState};
 
 /// A client that waits is still read, so that its end is noticed; but only so far.
@@ -61,14 +61,6 @@ pub(super) enum Step {
     End(Ending),
 }
 
-/// How a session leaves its worker.
-pub enum Left {
-    /// For another one.
-    Moved(Box<Session>, usize),
-    /// For good.
-    Ended(Ending),
-}
-
 /// A client's session.
 pub struct Session {
     pub(super) context: Arc<Context>,
@@ -79,7 +71,8 @@ pub struct Session {
     pub(super) worker: usize,
     pub(super) shard: usize,
     pub(super) relay: Relay,
-    pub(super) waiter: Arc<Waiter>,
+    /// Made when it waits for the first time.
+    pub(super) waiter: Option<Arc<Waiter>>,
     pub(super) version: u64,
     pub(super) state: State,
     /// Kept bytes may hold a message that can be dealt with now.
@@ -126,7 +119,7 @@ impl Session {
             pool: parts.pool,
             worker: parts.worker,
             relay: parts.relay,
-            waiter: Arc::default(),
+            waiter: None,
             state: State::Idle,
             queued: 0,
             query_began: 0,
@@ -140,25 +133,9 @@ impl Session {
         &self.context
     }
 
-    /// Serves the client to the end, or until it is to go on elsewhere.
-    pub async fn run(mut self: Box<Self>) -> Left {
-        let entry = self.entry.clone();
-        poll_fn(|cx| {
-            entry.register(cx.waker());
-            Poll::Ready(())
-        })
-        .await;
-        match poll_fn(|cx| self.poll(cx)).await {
-            Way::Moves(worker) => {
-                self.connection.stream.settle();
-                Left::Moved(self, worker)
-            }
-            Way::Ends(ending) => {
-                // Boxed, so that those who stay do not carry the room for it.
-                Box::pin(self.finish(&ending)).await;
-                Left::Ended(ending)
-            }
-        }
+    /// Its place in the live list.
+    pub fn entry(&self) -> &Arc<ClientEntry> {
+        &self.entry
     }
 
     /// Takes its socket to the worker that calls this. An error is the end of the client.
@@ -171,7 +148,16 @@ impl Session {
         Ok(self)
     }
 
-    fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Way> {
+    /// Serves the client to the end, or until it is to go on elsewhere. The waker must be the one that the entry knows.
+    pub fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Way> {
+        let way = ready!(self.serve(cx));
+        if matches!(way, Way::Moves(_)) {
+            self.connection.stream.settle();
+        }
+        Poll::Ready(way)
+    }
+
+    fn serve(&mut self, cx: &mut TaskContext<'_>) -> Poll<Way> {
         loop {
             if self.entry.has_orders() {
                 let orders = self.entry.take_orders();
@@ -336,12 +322,16 @@ impl Session {
         self.entry.request_begins(self.queued);
         self.entry.enter(Phase::Waiting, self.queued);
         self.state = State::Waiting;
-        self.pool.enqueue(self.shard, &self.waiter, self.queued);
+        let waiter = self.waiter.get_or_insert_default();
+        self.pool.enqueue(self.shard, waiter, self.queued);
         Step::Again
     }
 
     fn poll_waiting(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
-        match self.waiter.poll(cx) {
+        let Some(waiter) = &self.waiter else {
+            return Step::Pending;
+        };
+        match waiter.poll(cx) {
             Poll::Ready(Err(error)) => {
                 self.state = State::Idle;
                 return Step::End(error.into());
@@ -461,11 +451,16 @@ impl Session {
 
     // ---- the end ---------------------------------------------------------------------------
 
-    /// Tells the client, lets it go, and sees to the server it leaves.
-    async fn finish(mut self: Box<Self>, ending: &Ending) {
-        if matches!(self.state, State::Waiting) {
-            self.pool.leave(self.shard, &self.waiter);
+    /// It waits no more. (A server that it was given meanwhile goes to the next.)
+    pub(super) fn leave_queue(&self) {
+        if let (State::Waiting, Some(waiter)) = (&self.state, &self.waiter) {
+            self.pool.leave(self.shard, waiter);
         }
+    }
+
+    /// Tells the client, lets it go, and sees to the server it leaves.
+    pub async fn finish(mut self: Box<Self>, ending: &Ending) {
+        self.leave_queue();
         if let Ending::Error(error) = ending {
             if let Some(counters) = self.pool.counters(self.worker) {
                 counters.pooler_errors.add(1);
@@ -499,8 +494,10 @@ impl Session {
     }
 }
 
-/// How the machine stops.
-enum Way {
+/// How a session leaves its worker.
+pub enum Way {
+    /// For another one.
     Moves(usize),
+    /// For good; [`finish`](Session::finish) is due.
     Ends(Ending),
 }

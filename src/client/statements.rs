@@ -7,10 +7,11 @@
 //! sent is done; older ones are kept until it is known that they were replaced
 //! (`protocol-flow-ext-query`: it lasts until the next unnamed Parse or simple Query).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::names::Names;
 use crate::prepared::Statement;
 use crate::server::{Forget, Named, StatementRef};
 
@@ -55,7 +56,7 @@ impl NamesHeld {
 /// One client's statements.
 #[derive(Debug, Default)]
 pub struct Statements {
-    names: HashMap<Box<[u8]>, Named, ahash::RandomState>,
+    names: Names<Named>,
     held: NamesHeld,
     versions: VecDeque<Version>,
     last_number: u64,
@@ -103,11 +104,11 @@ impl Statements {
     pub fn clear(&mut self) {
         let held: usize = self
             .names
-            .keys()
-            .map(|name| name.len() + NAME_OVERHEAD)
+            .iter()
+            .map(|(name, _)| name.len() + NAME_OVERHEAD)
             .sum();
         self.held.0.fetch_sub(held, Ordering::Relaxed);
-        self.names = HashMap::default();
+        self.names = Names::default();
     }
 
     /// The client's name for a statement known by its global name: for the text of an error.
@@ -115,7 +116,7 @@ impl Statements {
         self.names
             .iter()
             .find(|(_, named)| named.statement.0.name() == global)
-            .map(|(name, _)| &**name)
+            .map(|(name, _)| name)
     }
 
     /// The unnamed statement as the client last made it, with its version number.

@@ -32,10 +32,10 @@ pub enum AdmissionError {
 #[derive(Debug, Default)]
 struct Counts {
     clients: usize,
-    database_clients: HashMap<String, usize>,
-    user_clients: HashMap<String, usize>,
-    database_servers: HashMap<String, usize>,
-    user_servers: HashMap<String, usize>,
+    database_clients: HashMap<Arc<str>, usize>,
+    user_clients: HashMap<Arc<str>, usize>,
+    database_servers: HashMap<Arc<str>, usize>,
+    user_servers: HashMap<Arc<str>, usize>,
 }
 
 /// The counts behind the limits.
@@ -44,20 +44,20 @@ pub(super) struct Limits {
     counts: Mutex<Counts>,
 }
 
-fn count(map: &HashMap<String, usize>, key: &str) -> usize {
+fn count(map: &HashMap<Arc<str>, usize>, key: &str) -> usize {
     map.get(key).copied().unwrap_or(0)
 }
 
-fn add(map: &mut HashMap<String, usize>, key: &str) {
-    match map.get_mut(key) {
-        Some(count) => *count += 1,
-        None => {
-            map.insert(key.to_owned(), 1);
-        }
-    }
+/// Counts in; the map's own copy of the name comes back.
+fn add(map: &mut HashMap<Arc<str>, usize>, key: &str) -> Arc<str> {
+    let key = map
+        .get_key_value(key)
+        .map_or_else(|| key.into(), |(key, _)| key.clone());
+    *map.entry(key.clone()).or_default() += 1;
+    key
 }
 
-fn remove(map: &mut HashMap<String, usize>, key: &str) {
+fn remove(map: &mut HashMap<Arc<str>, usize>, key: &str) {
     match map.get_mut(key) {
         Some(count) if *count > 1 => *count -= 1,
         _ => {
@@ -118,7 +118,7 @@ impl Limits {
 pub struct Admission {
     id: u64,
     limits: Arc<Limits>,
-    named: Option<(String, String)>,
+    named: Option<(Arc<str>, Arc<str>)>,
 }
 
 impl Admission {
@@ -160,9 +160,9 @@ impl Admission {
         if user.1 > 0 && count(&counts.user_clients, user.0) >= user.1 {
             return Err(AdmissionError::UserClients);
         }
-        add(&mut counts.database_clients, database.0);
-        add(&mut counts.user_clients, user.0);
-        self.named = Some((database.0.to_owned(), user.0.to_owned()));
+        let database = add(&mut counts.database_clients, database.0);
+        let user = add(&mut counts.user_clients, user.0);
+        self.named = Some((database, user));
         Ok(())
     }
 }

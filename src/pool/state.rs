@@ -59,6 +59,8 @@ pub struct Pool {
     pub(super) removed: AtomicBool,
     credentials: Mutex<Known>,
     welcome: Mutex<Option<Arc<Welcome>>>,
+    /// What the client that came last wants of the tracked parameters.
+    common: Mutex<Option<Tracked>>,
     counters: Box<[Counters]>,
 }
 
@@ -102,6 +104,7 @@ impl Pool {
                 keyring: Keyring::default(),
             }),
             welcome: Mutex::default(),
+            common: Mutex::default(),
             counters: (0..count).map(|_| Counters::default()).collect(),
             parts,
         }
@@ -196,6 +199,11 @@ impl Pool {
             tracked.set(name, value);
         }
         tracked
+    }
+
+    /// Lets a client's values be those of the client before, where they are equal.
+    pub fn share(&self, tracked: &mut Tracked) {
+        tracked.share(&mut self.common.lock());
     }
 
     /// For how long it has had neither clients nor servers, which is looked at from time to time.

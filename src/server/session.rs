@@ -60,11 +60,15 @@ impl TrackedNames {
     }
 }
 
-/// Values of the tracked parameters, of a server or as a client wants them.
+/// Values of the tracked parameters, of a server or as a client wants them. Most have the same as another: see
+/// [`share`](Tracked::share).
 #[derive(Debug, Clone)]
-pub struct Tracked {
+pub struct Tracked(Arc<Values>);
+
+#[derive(Debug, Clone)]
+struct Values {
     names: TrackedNames,
-    values: Vec<Option<Vec<u8>>>,
+    values: Vec<Option<Box<[u8]>>>,
     /// All values in one string, so that two of these are compared at once: nearly always they are equal.
     flat: Vec<u8>,
 }
@@ -73,63 +77,77 @@ impl Tracked {
     /// Nothing known yet.
     pub fn new(names: TrackedNames) -> Self {
         let values = vec![None; names.0.len()];
-        let mut tracked = Self {
+        let mut values = Values {
             names,
             values,
             flat: Vec::new(),
         };
-        tracked.flatten();
-        tracked
+        values.flatten();
+        Self(Arc::new(values))
     }
 
     /// The value of the parameter at this place.
     pub fn get(&self, position: usize) -> Option<&[u8]> {
-        self.values.get(position)?.as_deref()
+        self.0.values.get(position)?.as_deref()
     }
 
     /// Notes a value; false if the parameter is not tracked.
     pub fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
-        let Some(slot) = self
-            .names
-            .position(name)
-            .and_then(|at| self.values.get_mut(at))
-        else {
+        let Some(at) = self.0.names.position(name) else {
             return false;
         };
-        *slot = Some(value.to_vec());
-        self.flatten();
+        if self.get(at) == Some(value) {
+            return true;
+        }
+        let own = Arc::make_mut(&mut self.0);
+        if let Some(slot) = own.values.get_mut(at) {
+            *slot = Some(value.into());
+        }
+        own.flatten();
         true
     }
 
     /// Takes over the values of `other` where there is none yet.
     pub fn fill_from(&mut self, other: &Self) {
-        for (mine, theirs) in self.values.iter_mut().zip(&other.values) {
+        let own = Arc::make_mut(&mut self.0);
+        for (mine, theirs) in own.values.iter_mut().zip(&other.0.values) {
             if mine.is_none() {
                 mine.clone_from(theirs);
             }
         }
-        self.flatten();
+        own.flatten();
+    }
+
+    /// Equal ones need only be there once: this one becomes a share of `common` if both are the same, else `common`
+    /// becomes a share of this one, for the next.
+    pub fn share(&mut self, common: &mut Option<Self>) {
+        match common {
+            Some(common) if common.same_as(self) => self.clone_from(common),
+            _ => *common = Some(self.clone()),
+        }
     }
 
     /// The known values with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.names
+        self.0
+            .names
             .iter()
-            .zip(&self.values)
+            .zip(&self.0.values)
             .filter_map(|(name, value)| Some((name, value.as_deref()?)))
     }
 
     /// Is every value the same, to the byte?
     #[inline]
     pub fn same_as(&self, other: &Self) -> bool {
-        self.flat == other.flat
+        Arc::ptr_eq(&self.0, &other.0) || self.0.flat == other.0.flat
     }
 
     /// The `SET`s that make a server with the values `server` fit for a client that wants these;
     /// empty if nothing has to change. A value that only one side knows is left alone.
     pub fn difference(&self, server: &Self) -> Vec<u8> {
         let mut sql = Vec::new();
-        for ((name, wanted), has) in self.names.iter().zip(&self.values).zip(&server.values) {
+        let values = self.0.values.iter().zip(&server.0.values);
+        for (name, (wanted, has)) in self.0.names.iter().zip(values) {
             if let (Some(wanted), Some(has)) = (wanted, has)
                 && !is_same_value(name, wanted, has)
             {
@@ -138,7 +156,9 @@ impl Tracked {
         }
         sql
     }
+}
 
+impl Values {
     fn flatten(&mut self) {
         self.flat.clear();
         for value in &self.values {
@@ -151,6 +171,7 @@ impl Tracked {
             }
             self.flat.push(0);
         }
+        self.flat.shrink_to_fit();
     }
 }
 
