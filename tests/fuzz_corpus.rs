@@ -54,7 +54,8 @@ macro_rules! targets {
 }
 
 targets! {
-    startup frontend backend client_login server_login ini toml hba userlist connection_string url console sql
+    startup frontend backend client_login server_login pipeline parameters
+    ini toml hba userlist connection_string url console sql
 }
 
 fn corpus() -> std::path::PathBuf {

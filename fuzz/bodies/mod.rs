@@ -6,6 +6,7 @@
 mod auth;
 mod config;
 mod protocol;
+mod server;
 mod text;
 
 /// Does everything with an input.
@@ -18,6 +19,8 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("backend", protocol::backend),
     ("client_login", auth::client_login),
     ("server_login", auth::server_login),
+    ("pipeline", server::pipeline),
+    ("parameters", server::parameters),
     ("ini", config::ini),
     ("toml", config::toml),
     ("hba", config::hba),

@@ -67,7 +67,10 @@ impl Sample {
         folders.dedup();
         for folder in &folders {
             fs::create_dir_all(root.join(folder)).unwrap();
-            hand_over(&root.join(folder));
+            // Those above it, too: who may not write there can't remove them either.
+            let above = root.join(folder);
+            let inside = above.ancestors().take_while(|path| *path != root);
+            inside.for_each(hand_over);
         }
         for (place, mut text) in texts {
             for folder in &folders {
