@@ -5,6 +5,7 @@
 
 mod auth;
 mod config;
+mod ldap;
 mod protocol;
 mod server;
 mod text;
@@ -21,6 +22,9 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("server_login", auth::server_login),
     ("pipeline", server::pipeline),
     ("parameters", server::parameters),
+    ("ldap_reply", ldap::ldap_reply),
+    ("ldap_filter", ldap::ldap_filter),
+    ("ldap_options", ldap::ldap_options),
     ("ini", config::ini),
     ("toml", config::toml),
     ("hba", config::hba),
