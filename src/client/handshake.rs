@@ -364,9 +364,11 @@ impl Login<'_> {
 
     fn console_rights(&self) -> Result<Rights, Error> {
         let settings = &self.config.settings;
+        let prefix = settings.stats_users_prefix.as_str();
         if settings.admin_users.contains(&self.wanted.user) {
             Ok(Rights::Admin)
         } else if settings.stats_users.contains(&self.wanted.user)
+            || (!prefix.is_empty() && self.wanted.user.starts_with(prefix))
             || settings.auth_type == AuthType::Any
         {
             Ok(Rights::Stats)

@@ -56,7 +56,15 @@ pub(crate) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
         ("application_name", target.application_name),
     ] {
         if let Some(value) = value {
-            databases::set(&mut database, key, value).map_err(|problem| problem.at(at()))?;
+            let set = databases::set(&mut database, key, value);
+            set.map_err(|problem| {
+                if key == "port" {
+                    bad(BAD_PORT)
+                } else {
+                    problem
+                }
+                .at(at())
+            })?;
         }
     }
     databases::check_name(name).map_err(|problem| problem.at(at()))?;
@@ -72,6 +80,10 @@ pub(crate) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
     }
     Ok(draft)
 }
+
+/// Without the port: it may be the beginning of a password.
+const BAD_PORT: &str =
+    "expected a port, 1 to 65535; a / ? or # in the password is written %2F %3F %23";
 
 fn place() -> Place {
     Place::line("environment", 0)
@@ -154,9 +166,15 @@ fn parse_url(url: &str, warnings: &mut Vec<String>) -> Result<Target, Problem> {
                 target.tls.extend(value.map(|value| (setting, value)));
             }
             _ => {
-                let key = key.escape_debug();
+                // What is no name may be the rest of a password with a `?` in it.
+                let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+                let shown = if pair.contains('=') && key.bytes().all(is_name) {
+                    key
+                } else {
+                    "what follows the ?"
+                };
                 warnings.push(format!(
-                    "environment: DATABASE_URL: {key} has no effect: it is the client's to ask for"
+                    "environment: DATABASE_URL: {shown} has no effect: it is the client's to ask for"
                 ));
             }
         }
@@ -324,6 +342,15 @@ mod tests {
     }
 
     #[test]
+    fn a_warning_shows_no_rest_of_a_password() {
+        assert_eq!(
+            url("postgres://h/d?x=y&2nd=1&s3cret").warnings[2],
+            "environment: DATABASE_URL: what follows the ? has no effect: it is the client's to ask for"
+        );
+        assert!(url("postgres://h/d?schema=x").warnings[0].contains(" schema has no effect"));
+    }
+
+    #[test]
     fn a_refusal_names_the_variable_and_not_the_password() {
         assert_eq!(refused(&[]), "environment: DATABASE_URL is missing");
         assert_eq!(
@@ -336,6 +363,8 @@ mod tests {
             "postgres://u:s3cret@[::1/d",
             "postgres://u:s3cret@h,i/d",
             "postgres://u:s3cret@h:x/d",
+            "postgres://u:s3cret/more@h/d",
+            "postgres://u:s3cret?more@h/d",
             "postgres://u:s3cret@h/d?sslmode=always",
             "postgres://u:s3cret@h/pgbouncer",
             "postgres://u:s3cret%00@h/d",

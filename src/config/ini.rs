@@ -25,13 +25,13 @@ enum Item {
 
 /// Reads a file's text; `file` is its name for error messages.
 pub(crate) fn read(text: &str, file: &str) -> Result<Draft, Error> {
+    read_with(text, file, &mut |name| read_file(Path::new(name)))
+}
+
+/// The same with the texts of included files from elsewhere.
+pub(crate) fn read_with(text: &str, file: &str, include: Include<'_>) -> Result<Draft, Error> {
     let mut lines = Vec::new();
-    parse(
-        text,
-        file,
-        &mut |name| read_file(Path::new(name)),
-        &mut lines,
-    )?;
+    parse(text, file, include, &mut lines)?;
     let mut loader = Loader::default();
     for (place, item) in lines {
         loader.apply(place, item)?;
@@ -122,7 +122,8 @@ impl Loader {
     }
 }
 
-type Include<'a> = &'a mut dyn FnMut(&str) -> Result<String, Problem>;
+/// Where the text of an included file comes from.
+pub(crate) type Include<'a> = &'a mut dyn FnMut(&str) -> Result<String, Problem>;
 
 /// Cuts a text into its meaningful lines, those of included files in their place.
 fn parse(

@@ -29,6 +29,7 @@ pub mod ldap;
 pub mod peers;
 mod resolve;
 pub mod settings;
+pub mod text;
 mod toml;
 pub mod users;
 
@@ -229,7 +230,15 @@ impl Draft {
     }
 
     /// Reads what the settings point to and fills in what depends on them.
-    fn finish(mut self, path: Option<&Path>) -> Result<Config, Error> {
+    fn finish(self, path: Option<&Path>) -> Result<Config, Error> {
+        let mut config = self.complete(path)?;
+        config.read_secrets()?;
+        config.read_rules()?;
+        Ok(config)
+    }
+
+    /// Fills in what depends on other values; reads nothing.
+    fn complete(mut self, path: Option<&Path>) -> Result<Config, Error> {
         if self.settings.auth_dbname.as_deref() == Some(databases::CONSOLE) {
             return Err(Problem::ReservedName.at(Place::default().about("auth_dbname")));
         }
@@ -255,7 +264,7 @@ impl Draft {
             .into_iter()
             .map(|(name, database)| (name, Arc::new(database)))
             .collect();
-        let mut config = Config {
+        Ok(Config {
             settings: self.settings,
             fallback: databases.remove("*"),
             databases,
@@ -266,10 +275,7 @@ impl Draft {
             rules: None,
             warnings: self.warnings,
             path: path.map(Path::to_path_buf),
-        };
-        config.read_secrets()?;
-        config.read_rules()?;
-        Ok(config)
+        })
     }
 }
 

@@ -295,6 +295,8 @@ settings! {
                 "Users who may run every console command.";
             stats_users: Vec<String> = Some(""), Kind::List, Live,
                 "Users who may run the console's SHOW commands.";
+            stats_users_prefix: String = Some(""), Kind::Text, Live,
+                "Users whose names begin so may run the console's SHOW commands, too. Empty: nobody more. A patch of Zalando's operator has it. Not in PgBouncer.";
             auth_type: AuthType = Some("md5"), Kind::Enum(AuthType::WORDS), Live,
                 "How clients prove who they are; `hba`: as `auth_hba_file` says; `ldap`: the directory of `auth_ldap_options` checks the password; `pam`: PAM does, for the service `pgbouncer` (only if pgferry was built with the feature `pam`). The last two know no `auth_file` and no `auth_user`.";
             auth_file: Option<PathBuf> = None, Kind::Text, Live,

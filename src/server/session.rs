@@ -190,15 +190,64 @@ fn put_set(sql: &mut Vec<u8>, name: &str, value: &[u8]) {
     sql.extend_from_slice(b"SET ");
     sql.extend_from_slice(name.as_bytes());
     sql.push(b'=');
-    if name.eq_ignore_ascii_case("search_path") {
-        // A list: quoting it would make one name of it. Only what PostgreSQL itself reported, or
-        // a client gave for itself, gets here, and an empty list is written ''.
-        let empty = value.is_empty() || value == b"\"\"";
-        sql.extend_from_slice(if empty { b"''" } else { value });
+    let names = name
+        .eq_ignore_ascii_case("search_path")
+        .then(|| list(value))
+        .flatten();
+    // A literal for the whole would make one name of a list.
+    if let Some([first, rest @ ..]) = names.as_deref() {
+        put_literal(sql, first);
+        for name in rest {
+            sql.push(b',');
+            put_literal(sql, name);
+        }
     } else {
         put_literal(sql, value);
     }
     sql.push(b';');
+}
+
+/// The names in a list such as `search_path` has it, as PostgreSQL reads them: in quotes as they are, else in
+/// lower case. `None`: it is no such list.
+fn list(value: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    let mut rest = value.trim_ascii_start();
+    loop {
+        let (name, after) = match rest.strip_prefix(b"\"") {
+            Some(inside) => quoted(inside)?,
+            None => {
+                let ends = |byte: &u8| *byte == b',' || byte.is_ascii_whitespace();
+                let (name, after) = rest.split_at(rest.iter().position(ends).unwrap_or(rest.len()));
+                (
+                    Some(name.to_ascii_lowercase()).filter(|name| !name.is_empty())?,
+                    after,
+                )
+            }
+        };
+        names.push(name);
+        match after.trim_ascii_start() {
+            [] => return Some(names),
+            [b',', more @ ..] => rest = more.trim_ascii_start(),
+            _ => return None,
+        }
+    }
+}
+
+/// What stands before the closing quote, where two stand for one, and what follows it.
+fn quoted(inside: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut name = Vec::new();
+    let mut rest = inside;
+    loop {
+        let end = memchr::memchr(b'"', rest)?;
+        let (before, after) = rest.split_at(end);
+        name.extend_from_slice(before);
+        let after = after.get(1..)?;
+        let Some(more) = after.strip_prefix(b"\"") else {
+            return Some((name, after));
+        };
+        name.push(b'"');
+        rest = more;
+    }
 }
 
 /// Appends a string literal that means the same whatever `standard_conforming_strings` is.
@@ -243,7 +292,7 @@ mod tests {
         let client = tracked(&[("application_name", "tenant"), ("search_path", "\"A\"")]);
         let server = tracked(&[("application_name", "Tenant"), ("search_path", "\"a\"")]);
         let sql = String::from_utf8(client.difference(&server)).unwrap();
-        assert_eq!(sql, "SET application_name='tenant';SET search_path=\"A\";");
+        assert_eq!(sql, "SET application_name='tenant';SET search_path='A';");
     }
 
     #[test]
@@ -268,18 +317,33 @@ mod tests {
         assert_eq!(sql, r"SET application_name=E'a''; drop table t; --\\';");
     }
 
+    /// How a `search_path` is set.
+    fn set_path(value: &str) -> String {
+        let server = tracked(&[("search_path", "pg_catalog")]);
+        let sql = tracked(&[("search_path", value)]).difference(&server);
+        String::from_utf8(sql).unwrap()
+    }
+
     #[test]
-    fn a_list_is_not_quoted() {
-        let client = tracked(&[("search_path", "a, \"B\"")]);
-        assert_eq!(
-            client.difference(&tracked(&[("search_path", "public")])),
-            b"SET search_path=a, \"B\";"
-        );
-        let client = tracked(&[("search_path", "\"\"")]);
-        assert_eq!(
-            client.difference(&tracked(&[("search_path", "public")])),
-            b"SET search_path='';"
-        );
+    fn a_list_is_quoted_name_by_name() {
+        let table = [
+            ("a, \"B\"", "'a','B'"),
+            (" \"$user\" ,PUBLIC ", "'$user','public'"),
+            ("$user,user", "'$user','user'"),
+            ("\"a\"\"b,'c\"", "'a\"b,''c'"),
+            ("\"\"", "''"),
+            ("", "''"),
+        ];
+        for (value, wanted) in table {
+            assert_eq!(set_path(value), format!("SET search_path={wanted};"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_is_one_literal_and_never_sql() {
+        for value in ["a; COMMIT", "a b", "\"open", "a,,b", ",", "a,", "\"a\"b"] {
+            assert_eq!(set_path(value), format!("SET search_path='{value}';"));
+        }
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod prepared;
 mod process;
 mod reload;
 mod replication;
+mod samples;
 mod shutdown;
 mod startup_parameters;
 mod suspend;

@@ -185,17 +185,34 @@ pub struct Pooler {
 impl Pooler {
     /// Starts the pooler with the settings that `change` makes, and waits until it accepts.
     pub fn start(change: impl FnOnce(&mut Ini)) -> Self {
-        let mut pooler = Self::launch(change);
-        let address = pooler.address();
+        Self::launch(change).accepting()
+    }
+
+    fn accepting(mut self) -> Self {
+        let address = self.address();
         eventually("the pooler accepts connections", || {
             assert!(
-                pooler.process.ended().is_none(),
+                self.process.ended().is_none(),
                 "the pooler ended:\n{}",
-                pooler.log()
+                self.log()
             );
             TcpStream::connect(address).ok()
         });
-        pooler
+        self
+    }
+
+    /// Starts the pooler with these arguments, which have to make it listen on this port, in a directory that
+    /// has what it needs, and waits until it accepts.
+    pub fn start_in(directory: PathBuf, port: u16, arguments: &[&str]) -> Self {
+        let log = directory.join("pooler.log");
+        let process = Process::start(arguments, &directory, &log, Signal::SIGKILL);
+        let pooler = Self {
+            ini: Ini::new(port, &directory),
+            port,
+            directory,
+            process,
+        };
+        pooler.accepting()
     }
 
     /// Starts the pooler without waiting for anything.

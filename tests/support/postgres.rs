@@ -17,9 +17,11 @@ use super::within;
 /// Roles made at start. The password of each is its name with `-secret` behind it.
 pub const ROLES: [&str; 5] = ["app", "other", "plain_user", "md5_user", "scram_user"];
 
-/// Who may come in how. Everybody else is trusted: most tests are not about passwords.
+/// Who may come in how. Everybody else is trusted: most tests are not about passwords. Tests may put
+/// roles of their own into `with_password`.
 const HBA: &str = "\
 local all all                       trust
+host  all +with_password 127.0.0.1/32  md5
 host  replication all 127.0.0.1/32  trust
 host  all plain_user  127.0.0.1/32  password
 host  all md5_user    127.0.0.1/32  md5
@@ -27,9 +29,11 @@ host  all scram_user  127.0.0.1/32  scram-sha-256
 host  all all         127.0.0.1/32  trust
 ";
 
-/// The same for the server with TLS; `other` comes in by a certificate.
+/// The same for the server with TLS; `other` and the members of `with_certificate` come in by a certificate.
 const TLS_HBA: &str = "\
 local   all all                       trust
+hostssl all +with_certificate 127.0.0.1/32  cert
+host    all +with_password 127.0.0.1/32  md5
 hostssl all scram_user  127.0.0.1/32  scram-sha-256
 hostssl all other       127.0.0.1/32  cert
 host    all all         127.0.0.1/32  trust
@@ -127,6 +131,10 @@ impl Postgres {
             directory,
             _process: process,
         };
+        server.sql(
+            "postgres",
+            "CREATE ROLE with_password; CREATE ROLE with_certificate",
+        );
         server.make_roles();
         server
     }
