@@ -31,6 +31,11 @@ pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
         }
         return;
     };
+    if config.is_console(&client.database) {
+        // It has no server. What it waits for ends, or else what it has paused: PgBouncer's short way to RESUME.
+        client.order(Order::CancelWaiting);
+        return;
+    }
     match client.phase() {
         Phase::Waiting => client.order(Order::CancelWaiting),
         Phase::Active => {
@@ -61,8 +66,6 @@ pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
                 tracing::debug!(client = client.id, "cancel request not delivered: {error}");
             }
         }
-        // PgBouncer's short way to RESUME.
-        Phase::Idle if config.is_console(&client.database) => client.order(Order::CancelWaiting),
         Phase::Idle | Phase::IdleInTransaction | Phase::LinkedIdle | Phase::Draining => {}
     }
 }

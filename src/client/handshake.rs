@@ -54,6 +54,8 @@ pub enum Route {
     Console(ConsoleLogin),
     /// A cancel request.
     Cancel {
+        /// Stays open until the request is through: who asks takes its end for that.
+        connection: Connection,
         /// The number from BackendKeyData.
         pid: i32,
         /// The secret from BackendKeyData.
@@ -119,7 +121,13 @@ pub async fn handshake(
     let tls = context.manager.parts().tls.load();
     let (mut connection, message) = match first_packet(&tls.clients, connection, deadline).await {
         First::Startup(connection, message) => (connection, message),
-        First::Cancel { pid, key } => return Ok(Some(Route::Cancel { pid, key })),
+        First::Cancel(connection, pid, key) => {
+            return Ok(Some(Route::Cancel {
+                connection,
+                pid,
+                key,
+            }));
+        }
         First::Nothing => return Ok(None),
         First::Refused(mut connection, error) => {
             return Err(refuse(&mut connection, error, None).await);
@@ -172,10 +180,7 @@ async fn refuse(
 /// What a connection begins with. The connection may have become an encrypted one on the way.
 enum First {
     Startup(Connection, StartupMessage),
-    Cancel {
-        pid: i32,
-        key: Vec<u8>,
-    },
+    Cancel(Connection, i32, Vec<u8>),
     /// The client is gone.
     Nothing,
     Refused(Connection, Error),
@@ -208,7 +213,7 @@ async fn first_packet(tls: &WithClients, mut connection: Connection, deadline: I
                 return First::Refused(connection, Error::TlsRequired);
             }
             FirstPacket::Startup(message) => return First::Startup(connection, message),
-            FirstPacket::Cancel { pid, key } => return First::Cancel { pid, key },
+            FirstPacket::Cancel { pid, key } => return First::Cancel(connection, pid, key),
             // Once is enough.
             FirstPacket::Ssl | FirstPacket::GssEnc if connection.stream.tls().is_some() => {
                 return First::Nothing;

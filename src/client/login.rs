@@ -77,8 +77,13 @@ pub async fn serve(
         }
     };
     match route {
-        Route::Cancel { pid, key } => {
+        Route::Cancel {
+            connection,
+            pid,
+            key,
+        } => {
             cancel::request(&context, pid, &key).await;
+            drop(connection);
             None
         }
         Route::Console(login) => greet_operator(&context, login, worker, conn).await,

@@ -1,8 +1,10 @@
 //! A cancel request reaches the query of the client that asked, and nobody else's.
 
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::scripted::Scripted;
 use crate::support::wire::error;
 use crate::support::{Message, Pooler, Wire, frontend, postgres, wait_until};
 
@@ -177,4 +179,38 @@ fn a_client_of_protocol_3_2_cancels_with_the_key_it_was_given() {
     wait_until_it_sleeps(&database, 1);
     cancel(&pooler, pid, &data.body[4..]);
     assert_eq!(error(&client.read_until_ready()).sqlstate(), "57014");
+}
+
+#[test]
+fn who_asks_is_hung_up_on_when_the_request_is_through() {
+    let (events, happened) = mpsc::channel();
+    let (proceed, may_proceed) = mpsc::channel::<()>();
+    let (events, may_proceed) = (Mutex::new(events), Mutex::new(may_proceed));
+    let server = Scripted::start(move |number, session| {
+        let tell = |what: &'static str| events.lock().unwrap().send(what).unwrap();
+        if number == 0 {
+            session.accept_login();
+            session.read_until(b'Q');
+            tell("a query");
+            session.hang();
+        } else {
+            session.read_startup();
+            tell("a request");
+            may_proceed.lock().unwrap().recv().unwrap();
+        }
+    });
+    let pooler = Pooler::start(|ini| {
+        ini.target("scripted", &server.target());
+    });
+    let mut client = pooler.connect("scripted");
+    client.send(&frontend::query("SELECT 1"));
+    assert_eq!(happened.recv().unwrap(), "a query");
+    let mut wire = Wire::connect(pooler.address()).unwrap();
+    wire.send(&frontend::cancel(client.pid, &client.key));
+    assert_eq!(happened.recv().unwrap(), "a request");
+    wire.patience(Duration::from_millis(200));
+    assert!(wire.try_read_message().is_err(), "nothing comes yet");
+    wire.patience(Duration::from_secs(20));
+    proceed.send(()).unwrap();
+    assert!(wire.ended());
 }
