@@ -24,7 +24,9 @@ fn a_pool_opens_no_more_servers_than_it_may() {
     }
     pooler.wait_for_pool(&database, "app", "cl_waiting", 7);
     assert_eq!(pooler.pool(&database, "app").get("sv_active"), 3);
-    assert_eq!(postgres().sessions(&database, "idle in transaction"), 3);
+    wait_until("three are in a transaction", || {
+        postgres().sessions(&database, "idle in transaction") == 3
+    });
     drop(clients);
 }
 
@@ -170,8 +172,10 @@ fn a_database_has_no_more_servers_than_max_db_connections() {
     }
     clients[4].send(&frontend::query("SELECT 'after'"));
     pooler.wait_for_pool(&database, "postgres", "cl_waiting", 1);
-    let sessions = postgres().sessions(&database, "%");
-    assert!(sessions <= 2, "{sessions} servers");
+    // One that made room may still be on its way out.
+    wait_until("two servers are left", || {
+        postgres().sessions(&database, "%") <= 2
+    });
     clients[0].rows("COMMIT");
     assert_eq!(clients[4].read_until_ready().len(), 4);
 }
