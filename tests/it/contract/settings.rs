@@ -230,6 +230,7 @@ const OURS: &[&str] = &[
     "worker_threads",
     "min_worker_threads",
     "prepared_statements_memory",
+    "stats_users_prefix",
 ];
 
 /// More values that are refused, for settings that say more than their kind does.
