@@ -117,6 +117,7 @@ pub async fn handshake(
     connection: Connection,
     admission: Admission,
     (worker, deadline): (usize, Instant),
+    conn: &Conn,
 ) -> Result<Option<Route>, Refused> {
     let tls = context.manager.parts().tls.load();
     let (mut connection, message) = match first_packet(&tls.clients, connection, deadline).await {
@@ -139,14 +140,11 @@ pub async fn handshake(
         Err(error) => return Err(refuse(&mut connection, error, None).await),
     };
     let who = Some((wanted.database.clone(), wanted.user.clone()));
-    let port = config.settings.listen_port;
-    Conn::new(admission.id(), connection.stream.peer(), port)
-        .named(&wanted.database, &wanted.user)
-        .attempts(
-            context,
-            wanted.replication,
-            &connection.stream.describe_tls(),
-        );
+    conn.clone().named(&wanted.database, &wanted.user).attempts(
+        context,
+        wanted.replication,
+        &connection.stream.describe_tls(),
+    );
     let mut login = Login {
         context,
         config,

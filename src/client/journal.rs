@@ -58,6 +58,11 @@ impl Conn {
         self
     }
 
+    /// Where it comes from.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
     /// It wants in.
     pub fn attempts(&self, context: &Context, replication: Replication, tls: &str) {
         if context.config.load().settings.log_connections {

@@ -64,7 +64,7 @@ pub async fn serve(
             limit
         };
     let place = (worker, deadline);
-    let route = match handshake(&context, connection, admission, place).await {
+    let route = match handshake(&context, connection, admission, place, &conn).await {
         Ok(Some(route)) => route,
         Ok(None) => return None,
         Err(Refused { error, who }) => {
@@ -88,14 +88,19 @@ pub async fn serve(
         }
         Route::Console(login) => greet_operator(&context, login, worker, conn).await,
         Route::Pool(login) => {
-            send_home(&context, login, deadline, conn);
+            send_home(&context, login, (worker, deadline), conn);
             None
         }
     }
 }
 
 /// Moves the client to the worker it will live on: the one with fewest clients of those that its pool lives on.
-fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant, conn: Conn) {
+fn send_home(
+    context: &Arc<Context>,
+    login: PoolLogin,
+    (worker, deadline): (usize, Instant),
+    conn: Conn,
+) {
     let workers = &context.manager.parts().workers;
     let home = workers.least_loaded(login.pool.homes());
     let count = workers.count_client(home);
@@ -109,7 +114,12 @@ fn send_home(context: &Arc<Context>, login: PoolLogin, deadline: Instant, conn: 
     connection.stream.settle();
     let context = context.clone();
     workers.clone().spawn_on(home, async move {
-        let Ok(connection) = connection.rehome() else {
+        let connection = if home == worker {
+            Ok(connection)
+        } else {
+            connection.rehome()
+        };
+        let Ok(connection) = connection else {
             return;
         };
         let conn = conn.named(&wanted.database, &wanted.user);
@@ -244,7 +254,7 @@ impl Client {
             &self.context,
             (&wanted, self.pool.user.clone()),
             &self.connection,
-            (self.worker, self.key),
+            (conn.peer(), self.worker, self.key),
         );
         if wanted.replication != Replication::None {
             self.replicate(entry, wanted, conn, deadline).await;
@@ -432,7 +442,7 @@ fn enter(
     context: &Context,
     (wanted, pool_user): (&Wanted, String),
     connection: &Connection,
-    (worker, KeyKind { id, length }): (usize, KeyKind),
+    (peer, worker, KeyKind { id, length }): (Peer, usize, KeyKind),
 ) -> ClientGuard {
     let registry = &context.manager.parts().registry;
     let own = context.config.load().settings.peer_id;
@@ -443,7 +453,7 @@ fn enter(
         user: wanted.user.clone(),
         database: wanted.database.clone(),
         pool_user,
-        peer: connection.stream.peer(),
+        peer,
         replication: wanted.replication,
         local: connection.stream.local_addr(),
         tls: connection.stream.describe_tls(),
@@ -472,7 +482,7 @@ async fn greet_operator(
         context,
         (&wanted, "pgbouncer".to_owned()),
         &connection,
-        (worker, KeyKind::new(admission.id(), long_key)),
+        (conn.peer(), worker, KeyKind::new(admission.id(), long_key)),
     );
     *entry.application_name.lock() = wanted.application_name();
     let mut out = Vec::new();

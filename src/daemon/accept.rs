@@ -1,12 +1,10 @@
 //! Accepting, in one place: connections are dealt out to the workers in turn for their handshake.
 
-use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +13,7 @@ use super::defer;
 use super::listen::{Listeners, SocketFile};
 use crate::admin::{self, Console};
 use crate::client::{self, Context, Rights};
-use crate::net::{Detached, Raw};
+use crate::net::{Detached, Listener};
 use crate::pool::tcp_options;
 
 /// How long accepting pauses when the process is out of file descriptors.
@@ -95,48 +93,32 @@ impl Acceptors {
     pub fn start(listeners: Listeners, reception: &Reception) -> io::Result<Self> {
         let tcp = CancellationToken::new();
         let mut tasks = JoinSet::new();
+        // On the first worker, which is always in use: with few of them most connections need not change threads.
+        let workers = &reception.context.manager.parts().workers;
+        let worker = workers.handle(0);
+        let _registers_here = worker.enter();
         for listener in listeners.tcp {
-            let listener = TcpListener::from_std(listener)?;
+            let listener = Listener::tcp(listener)?;
             let (reception, stop) = (reception.clone(), tcp.clone());
-            tasks.spawn(async move {
-                let accept = accept_all(
-                    async || {
-                        listener
-                            .accept()
-                            .await?
-                            .0
-                            .into_std()
-                            .map(|socket| Detached::Plain(Raw::Tcp(socket).into()))
-                    },
-                    &reception,
-                );
+            let accepting = async move {
                 tokio::select! {
-                    () = accept => {}
+                    () = accept_all(&listener, &reception) => {}
                     () = defer::follow(&listener, reception.defers.clone()) => {}
                     // Dropping the listener makes new connections fail at once.
                     () = stop.cancelled() => {}
                 }
-            });
+            };
+            tasks.spawn_on(accepting, worker);
         }
         let mut files = Vec::new();
         for socket in listeners.unix {
             files.extend(socket.file);
-            let listener = UnixListener::from_std(socket.listener)?;
+            let listener = Listener::unix(socket.listener)?;
             let reception = reception.clone();
-            tasks.spawn(async move {
-                accept_all(
-                    async || {
-                        listener
-                            .accept()
-                            .await?
-                            .0
-                            .into_std()
-                            .map(|socket| Detached::Plain(Raw::Unix(socket).into()))
-                    },
-                    &reception,
-                )
-                .await;
-            });
+            tasks.spawn_on(
+                async move { accept_all(&listener, &reception).await },
+                worker,
+            );
         }
         Ok(Self {
             tcp,
@@ -165,16 +147,13 @@ fn is_exhaustion(error: &io::Error) -> bool {
     )
 }
 
-async fn accept_all<F: Future<Output = io::Result<Detached>>>(
-    accept: impl Fn() -> F,
-    reception: &Reception,
-) {
+async fn accept_all(listener: &Listener, reception: &Reception) {
     let mut suspension = reception.context.manager.suspension();
     loop {
         // SUSPEND: who wants in waits in the kernel's queue. An error would mean that the process ends.
         let _ = suspension.wait_for(|suspended| !suspended).await;
         let accepted = tokio::select! {
-            accepted = accept() => accepted,
+            accepted = listener.accept() => accepted,
             _ = suspension.changed() => continue,
         };
         match accepted {

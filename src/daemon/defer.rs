@@ -1,9 +1,10 @@
 //! `tcp_defer_accept`: the kernel keeps a connection to itself until its client has said something, so that nobody is
 //! woken for one that only looks whether the port is open (tcp(7), `TCP_DEFER_ACCEPT`).
 
+use std::os::fd::AsFd;
+
 use nix::sys::socket::setsockopt;
 use nix::{libc, setsockopt_impl, sockopt_impl};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 sockopt_impl!(
@@ -19,7 +20,7 @@ sockopt_impl!(
 const SECONDS: i32 = 45;
 
 /// Keeps a listening socket to what is wanted, and for ever to what was wanted last.
-pub async fn follow(listener: &TcpListener, mut wanted: watch::Receiver<bool>) {
+pub async fn follow(listener: &impl AsFd, mut wanted: watch::Receiver<bool>) {
     loop {
         let seconds = if *wanted.borrow_and_update() {
             SECONDS
@@ -40,6 +41,8 @@ mod tests {
     use std::io::Write;
     use std::net::TcpStream;
     use std::time::Duration;
+
+    use tokio::net::TcpListener;
 
     use super::*;
 

@@ -4,6 +4,7 @@
 pub mod batch;
 pub mod connection;
 pub mod dns;
+mod listener;
 pub mod scratch;
 mod socket;
 pub mod stream;
@@ -13,6 +14,7 @@ pub mod workers;
 
 pub use connection::Connection;
 pub use dns::Names;
+pub use listener::Listener;
 pub use socket::{Raw, Socket};
 pub use stream::{Address, Detached, Stream, TcpOptions};
 pub use tls::TlsHandle;

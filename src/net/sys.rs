@@ -15,10 +15,17 @@ use tokio::io::unix::AsyncFd;
 
 use super::socket::Raw;
 
+/// What owns its descriptor, and names the same one for as long as it lives.
+pub trait Owner: AsRawFd {}
+
+impl Owner for Raw {}
+impl Owner for std::net::TcpListener {}
+impl Owner for std::os::unix::net::UnixListener {}
+
 /// Registers a non-blocking socket with the runtime of the thread that calls this.
-pub fn register(socket: Raw) -> io::Result<AsyncFd<Raw>> {
-    // SAFETY: a `Raw` owns its descriptor and names the same one for as long as it lives; `AsyncFd` hands it out
-    // by shared reference only, and deregisters it before it is dropped.
+pub fn register<S: Owner>(socket: S) -> io::Result<AsyncFd<S>> {
+    // SAFETY: an `Owner` keeps its descriptor; `AsyncFd` hands it out by shared reference only, and deregisters it before
+    // it is dropped.
     Ok(unsafe { AsyncFd::register(socket) }?)
 }
 

@@ -59,15 +59,19 @@ impl Workers {
         self.shared.in_use.store(count, Ordering::Relaxed);
     }
 
+    /// A worker's runtime (numbers past the end wrap around).
+    #[allow(clippy::indexing_slicing, reason = "there is at least one worker")]
+    pub fn handle(&self, worker: usize) -> &Handle {
+        &self.shared.handles[worker % self.count()]
+    }
+
     /// Starts a task on a worker (numbers past the end wrap around).
     pub fn spawn_on<F>(&self, worker: usize, task: F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let task = self.shared.tasks.track_future(task);
-        if let Some(handle) = self.shared.handles.get(worker % self.count()) {
-            handle.spawn(task);
-        }
+        self.handle(worker).spawn(task);
     }
 
     /// The one of `candidates` that has the fewest clients.

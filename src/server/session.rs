@@ -68,7 +68,7 @@ pub struct Tracked(Arc<Values>);
 #[derive(Debug, Clone)]
 struct Values {
     names: TrackedNames,
-    values: Vec<Option<Box<[u8]>>>,
+    known: Vec<Option<Box<[u8]>>>,
     /// All values in one string, so that two of these are compared at once: nearly always they are equal.
     flat: Vec<u8>,
 }
@@ -76,10 +76,10 @@ struct Values {
 impl Tracked {
     /// Nothing known yet.
     pub fn new(names: TrackedNames) -> Self {
-        let values = vec![None; names.0.len()];
+        let known = vec![None; names.0.len()];
         let mut values = Values {
             names,
-            values,
+            known,
             flat: Vec::new(),
         };
         values.flatten();
@@ -88,7 +88,7 @@ impl Tracked {
 
     /// The value of the parameter at this place.
     pub fn get(&self, position: usize) -> Option<&[u8]> {
-        self.0.values.get(position)?.as_deref()
+        self.0.known.get(position)?.as_deref()
     }
 
     /// Notes a value; false if the parameter is not tracked.
@@ -100,7 +100,7 @@ impl Tracked {
             return true;
         }
         let own = Arc::make_mut(&mut self.0);
-        if let Some(slot) = own.values.get_mut(at) {
+        if let Some(slot) = own.known.get_mut(at) {
             *slot = Some(value.into());
         }
         own.flatten();
@@ -110,7 +110,7 @@ impl Tracked {
     /// Takes over the values of `other` where there is none yet.
     pub fn fill_from(&mut self, other: &Self) {
         let own = Arc::make_mut(&mut self.0);
-        for (mine, theirs) in own.values.iter_mut().zip(&other.0.values) {
+        for (mine, theirs) in own.known.iter_mut().zip(&other.0.known) {
             if mine.is_none() {
                 mine.clone_from(theirs);
             }
@@ -132,7 +132,7 @@ impl Tracked {
         self.0
             .names
             .iter()
-            .zip(&self.0.values)
+            .zip(&self.0.known)
             .filter_map(|(name, value)| Some((name, value.as_deref()?)))
     }
 
@@ -146,7 +146,7 @@ impl Tracked {
     /// empty if nothing has to change. A value that only one side knows is left alone.
     pub fn difference(&self, server: &Self) -> Vec<u8> {
         let mut sql = Vec::new();
-        let values = self.0.values.iter().zip(&server.0.values);
+        let values = self.0.known.iter().zip(&server.0.known);
         for (name, (wanted, has)) in self.0.names.iter().zip(values) {
             if let (Some(wanted), Some(has)) = (wanted, has)
                 && !is_same_value(name, wanted, has)
@@ -161,7 +161,7 @@ impl Tracked {
 impl Values {
     fn flatten(&mut self) {
         self.flat.clear();
-        for value in &self.values {
+        for value in &self.known {
             match value {
                 Some(value) => {
                     self.flat.push(1);
