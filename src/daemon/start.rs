@@ -29,6 +29,9 @@ use crate::pool::{Manager, run_janitor};
 
 /// The whole program: from the command line to the exit code.
 pub fn main(argv: Vec<OsString>) -> ExitCode {
+    // A pooler's heap is small and scattered: with huge pages an idle process takes 8 MB instead of 2. Where the kernel
+    // knows no such thing nothing is lost.
+    let _ = nix::sys::prctl::set_thp_disable(true);
     let program = cli::program(&argv);
     let args = match cli::parse(argv) {
         Ok(args) => args,
