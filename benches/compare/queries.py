@@ -1,0 +1,51 @@
+"""pgbench -S in each protocol, with few and with many clients."""
+
+import os
+
+from .figures import Cell, Column, interleave
+from .pgbench import Load, latencies, system_calls
+
+COLUMNS = [Column("tps", "tps", "{:.0f}"), Column("p50", "p50 ms", "{:.3f}"), Column("p99", "p99 ms", "{:.3f}"),
+           Column("p999", "p99.9 ms", "{:.3f}"), Column("cpu", "CPU us"), Column("user", "user us"),
+           Column("system", "system us"), Column("calls", "calls"), Column("voluntary", "waits", "{:.3f}"),
+           Column("involuntary", "preempted", "{:.3f}")]
+
+
+def measure(target, load, options):
+    """One round of one target. What a run of one transaction per client costs (logins, first Parse) is deducted."""
+    before = target.usage()
+    first = load.run(target, ["-t", "1"])
+    between = target.usage()
+    prefix = os.path.join(options.work, "latency")
+    run = load.run(target, ["-T", str(options.seconds)], prefix)
+    used = (target.usage() - between) - (between - before)
+    row = {"tps": run.tps, **latencies(prefix)}
+    if target.pid():
+        row.update(used.per(run.transactions - first.transactions, 1e6))
+    return row
+
+
+def run(targets, access, options, report):
+    """All cells of one way in."""
+    report.head(f"pgbench -S, {access.value}: pool {options.pool_size}, {options.rounds} rounds of "
+                f"{options.seconds} s", COLUMNS)
+    for protocol in options.protocols:
+        for clients in options.clients:
+            load = Load(options.pgbench, clients, options.jobs, ("-S", "-M", protocol))
+            taking_part = [target for target in targets if target.pid() or clients <= options.direct_clients]
+            report.attempt(f"{access.value} {protocol} {clients}",
+                           lambda: run_cell(taking_part, load, Cell("queries", access.value, f"{protocol} {clients}"),
+                                            options, report))
+
+
+def run_cell(targets, load, cell, options, report):
+    """All rounds of all targets of one cell."""
+    if not targets:
+        return
+    cell.rounds = interleave(targets, options.rounds, lambda target: measure(target, load, options))
+    for target in targets:
+        calls = None if options.no_syscalls else system_calls(target, load, options.work)
+        if calls is not None:
+            for one in cell.rounds[target.name]:
+                one["calls"] = calls
+    report.add(cell, COLUMNS)
