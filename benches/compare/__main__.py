@@ -64,7 +64,7 @@ def arguments():
     what.add_argument("--tls", action="store_true", help="queries and transfers with sslmode=require")
     what.add_argument("--unix", action="store_true", help="queries and transfers by Unix socket, on both sides")
     what.add_argument("--targets", type=words, metavar="NAME,...", default=["direct", *WRITERS],
-                      help="of %(default)s; what is not found is left out")
+                      help=f"of direct, {', '.join(WRITERS)}; what is not found is left out (all)")
     how = parser.add_argument_group("how much of it")
     how.add_argument("-c", "--clients", default="1,16,100,1000", type=numbers, metavar="N,...",
                      help="clients of queries (%(default)s)")

@@ -115,7 +115,7 @@ def pg_doorman(place):
 def odyssey(place):
     """Odyssey's own format."""
     only(place, Access.TCP, Access.TLS)
-    listen = [f'host "127.0.0.1"', f"port {place.port}"]
+    listen = ['host "127.0.0.1"', f"port {place.port}"]
     if place.access is Access.TLS:
         certificate, key = place.certificate()
         listen += ['tls "require"', f'tls_cert_file "{certificate}"', f'tls_key_file "{key}"']

@@ -117,10 +117,14 @@ def run(targets, access, options, report):
     for name, work in works(options.megabytes * 1_000_000).items():
         cell = Cell("transfers", access.value, name)
 
-        def attempt(cell=cell, work=work, sizes=None):
-            sizes = {}
-            prepare(targets[0])
-            cell.rounds = interleave(targets, options.rounds, lambda target: measure(target, work, sizes))
+        sizes = {}
+
+        def attempt(cell=cell, work=work, sizes=sizes):
+            def measure_anew(target):
+                prepare(target)
+                return measure(target, work, sizes)
+
+            cell.rounds = interleave(targets, options.rounds, measure_anew)
             report.add(cell, COLUMNS)
 
         if targets:

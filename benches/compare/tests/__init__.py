@@ -1,0 +1,1 @@
+"""Tests of what is pure here. They start nothing: `python3 -m unittest discover -s benches/compare/tests -t benches`."""
