@@ -1,10 +1,11 @@
 """pgbench -S in each protocol, with few and with many clients."""
 
+import functools
 import os
 import time
 
 from .figures import Cell, Column, interleave
-from .pgbench import Load, latencies, system_calls
+from .pgbench import Load, latencies, longer, system_calls
 
 COLUMNS = [Column("tps", "tps", "{:.0f}"), Column("p50", "p50 ms", "{:.3f}"), Column("p99", "p99 ms", "{:.3f}"),
            Column("p999", "p99.9 ms", "{:.3f}"), Column("cpu", "CPU us"), Column("user", "user us"),
@@ -17,8 +18,7 @@ def measure(target, load, options):
     before, begin = target.usage(), time.monotonic()
     first = load.run(target, ["-t", "1"])
     between = target.usage()
-    # pgbench's clock runs while its clients log in, and a thousand of them take seconds with TLS.
-    seconds = options.seconds + round(time.monotonic() - begin)
+    seconds = longer(options.seconds, time.monotonic() - begin)
     prefix = os.path.join(options.work, "latency")
     run = load.run(target, ["-T", str(seconds)], prefix)
     used = (target.usage() - between) - (between - before)
@@ -36,9 +36,8 @@ def run(targets, access, options, report):
         for clients in options.clients:
             load = Load(options.pgbench, clients, options.jobs, ("-S", "-M", protocol))
             taking_part = [target for target in targets if target.pid() or clients <= options.direct_clients]
-            report.attempt(f"{access.value} {protocol} {clients}",
-                           lambda: run_cell(taking_part, load, Cell("queries", access.value, f"{protocol} {clients}"),
-                                            options, report))
+            cell = Cell("queries", access.value, f"{protocol} {clients}")
+            report.attempt(cell.label(), functools.partial(run_cell, taking_part, load, cell, options, report))
 
 
 def run_cell(targets, load, cell, options, report):
@@ -46,9 +45,14 @@ def run_cell(targets, load, cell, options, report):
     if not targets:
         return
     cell.rounds = interleave(targets, options.rounds, lambda target: measure(target, load, options))
-    for target in targets:
-        calls = None if options.no_syscalls else system_calls(target, load, options.work)
-        if calls is not None:
-            for one in cell.rounds[target.name]:
-                one["calls"] = calls
+    for target in [] if options.no_syscalls else targets:
+        report.attempt(f"{cell.label()}, strace", functools.partial(count_calls, target, load, cell, options.work))
     report.add(cell, COLUMNS)
+
+
+def count_calls(target, load, cell, work):
+    """Adds the system calls to all rounds of a target."""
+    calls = system_calls(target, load, work)
+    if calls is not None:
+        for one in cell.rounds[target.name]:
+            one["calls"] = calls

@@ -116,16 +116,18 @@ def run(targets, access, options, report):
                 COLUMNS)
     for name, work in works(options.megabytes * 1_000_000).items():
         cell = Cell("transfers", access.value, name)
+        report.attempt(f"transfers {access.value} {name}",
+                       functools.partial(run_cell, targets, work, cell, options.rounds, report))
 
-        sizes = {}
 
-        def attempt(cell=cell, work=work, sizes=sizes):
-            def measure_anew(target):
-                prepare(target)
-                return measure(target, work, sizes)
+def run_cell(targets, work, cell, rounds, report):
+    """All rounds of all targets of one cell, each with an empty table and the same number of bytes."""
+    sizes = {}
 
-            cell.rounds = interleave(targets, options.rounds, measure_anew)
-            report.add(cell, COLUMNS)
+    def one_round(target):
+        prepare(target)
+        return measure(target, work, sizes)
 
-        if targets:
-            report.attempt(f"transfers {access.value} {name}", attempt)
+    if targets:
+        cell.rounds = interleave(targets, rounds, one_round)
+        report.add(cell, COLUMNS)
