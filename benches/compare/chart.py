@@ -18,11 +18,12 @@ STYLE = """\
   svg { font: 13px system-ui, "Segoe UI", sans-serif }
   .page { fill: #ffffff } text { fill: #1f2328 } .faint { fill: #59636e }
   .grid { stroke: #d1d9e0 } .line { stroke: #59636e; stroke-width: 1.5 }
+  .value { stroke: #ffffff; stroke-width: 4; paint-order: stroke }
   .c0 { fill: #1f6feb } .c1 { fill: #8250df } .c2 { fill: #bf8700 } .c3 { fill: #1a7f37 } .c4 { fill: #bc4c00 }
   text.right { text-anchor: end } text.middle { text-anchor: middle } text.bold { font-weight: 600 }
   @media (prefers-color-scheme: dark) {
     .page { fill: #0d1117 } text { fill: #f0f6fc } .faint { fill: #9198a1 }
-    .grid { stroke: #3d444d } .line { stroke: #9198a1 }
+    .grid { stroke: #3d444d } .line { stroke: #9198a1 } .value { stroke: #0d1117 }
     .c0 { fill: #4493f8 } .c1 { fill: #ab7df8 } .c2 { fill: #d29922 } .c3 { fill: #3fb950 } .c4 { fill: #f0883e }
   }
 """
@@ -112,7 +113,8 @@ def draw_rows(rows, poolers, scale):
             colour = poolers.index(name) % 5
             parts.append(f'<rect class="c{colour}" x="{LEFT}" y="{y}" width="{ratio * scale:.1f}" '
                          f'height="{BAR - 1}" rx="2"><title>{escape(name)}: {ratio:.2f}</title></rect>')
-            parts.append(f'<text class="faint" x="{LEFT + ratio * scale + 6:.1f}" y="{y + BAR - 2}">{ratio:.2f}</text>')
+            parts.append(f'<text class="faint value" x="{LEFT + ratio * scale + 6:.1f}" y="{y + BAR - 2}">'
+                         f'{ratio:.2f}</text>')
             y += BAR
         y += GAP
     return parts, y
