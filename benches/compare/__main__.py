@@ -60,7 +60,8 @@ def arguments():
     what.add_argument("--connects", action="store_true", help="connections")
     what.add_argument("--transfers", action="store_true", help="large results and parameters")
     what.add_argument("--idle", type=int, metavar="N", help="idle clients")
-    what.add_argument("--all", action="store_true", help="all of it, with 5000 idle clients, by TCP, TLS and Unix socket")
+    what.add_argument("--all", action="store_true",
+                      help="all of it, with 5000 idle clients, by TCP, TLS and Unix socket")
     what.add_argument("--tls", action="store_true", help="queries and transfers with sslmode=require")
     what.add_argument("--unix", action="store_true", help="queries and transfers by Unix socket, on both sides")
     what.add_argument("--targets", type=words, metavar="NAME,...", default=["direct", *WRITERS],
@@ -83,7 +84,7 @@ def arguments():
     poolers = parser.add_argument_group("the poolers")
     poolers.add_argument("--pool-size", default=20, type=int, metavar="N", help="servers of each pooler (%(default)s)")
     poolers.add_argument("--set", action="append", default=[], metavar="[NAME:]KEY=VALUE",
-                         help="a line more in a pooler's settings, pgferry's if none is named, such as worker_threads=1")
+                         help="a line more in a pooler's settings, pgferry's if none is named: worker_threads=1")
     out = parser.add_argument_group("what comes of it")
     out.add_argument("--json", metavar="FILE", help="everything, for programs")
     out.add_argument("--svg", metavar="FILE", help="the CPU ratios as bars")

@@ -1,1 +1,4 @@
-"""Tests of what is pure here. They start nothing: `python3 -m unittest discover -s benches/compare/tests -t benches`."""
+"""Tests of what is pure here. They start nothing.
+
+    python3 -B -m unittest discover -s benches/compare/tests -t benches
+"""
