@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::journal::Conn;
 use super::parameters::Wanted;
 use super::{Context, Error};
+use crate::config::databases::CONSOLE;
 use crate::config::{AuthType, Config, Database};
 use crate::net::tls::WithClients;
 use crate::net::{Connection, Stream};
@@ -274,6 +275,7 @@ impl Login<'_> {
                 .check_clients(self.config.settings.max_client_conn)?;
         }
         if console && self.is_owner() {
+            self.count_operator(Rights::Admin)?;
             return Ok(self
                 .welcome()
                 .await
@@ -289,6 +291,7 @@ impl Login<'_> {
         };
         if console {
             let rights = self.console_rights()?;
+            self.count_operator(rights)?;
             return Ok(self.welcome().await.then_some(Granted::Console(rights)));
         }
         // A login may take as long as the client likes, and the files may have changed since it began.
@@ -376,14 +379,26 @@ impl Login<'_> {
     }
 
     fn count_in(&mut self, database: &Database) -> Result<(), Error> {
-        let (per_database, per_user) = (
-            self.config.max_db_client_connections(database),
-            self.config.max_user_client_connections(&self.wanted.user),
-        );
+        let per_database = self.config.max_db_client_connections(database);
+        let per_user = self.config.max_user_client_connections(&self.wanted.user);
         self.admission.name(
             (&database.name, per_database),
             (&self.wanted.user, per_user),
         )?;
+        Ok(())
+    }
+
+    /// The console counts as a database of its own. Administrators are counted, but always let in.
+    fn count_operator(&mut self, rights: Rights) -> Result<(), Error> {
+        let (per_database, per_user) = match rights {
+            Rights::Admin => (0, 0),
+            Rights::Stats => (
+                self.config.settings.max_db_client_connections,
+                self.config.max_user_client_connections(&self.wanted.user),
+            ),
+        };
+        self.admission
+            .name((CONSOLE, per_database), (&self.wanted.user, per_user))?;
         Ok(())
     }
 
