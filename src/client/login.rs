@@ -345,12 +345,18 @@ impl Client {
         let leased = self
             .in_time(entry, deadline, auth_query::lease(&self.pool, self.worker))
             .await?;
-        self.pool.check_in(self.pool.shard_of(self.worker), leased?);
+        let (shard, pooled) = (self.pool.shard_of(self.worker), leased?);
+        if pooled.server.served {
+            self.pool.check_in(shard, pooled);
+        } else {
+            // Its greeting was all that was wanted: with a `server_lifetime` of 0 it has its one use before it.
+            self.pool.admit(shard, pooled);
+        }
         entry.enter(Phase::Idle, now());
         Ok(())
     }
 
-    /// Waits for a server, within the limits of waiting and of the login.
+    /// Waits for a server, within the limits of waiting, of a query and of the login.
     async fn in_time<T>(
         &self,
         entry: &ClientGuard,
