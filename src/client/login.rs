@@ -364,17 +364,21 @@ impl Client {
         server: impl Future<Output = T>,
     ) -> Result<T, Error> {
         let config = self.context.config.load();
+        let now = Instant::now();
         let wait = config
             .database(&entry.database)
-            .map(|database| config.query_wait_timeout(&database, &entry.user))
-            .filter(|wait| !wait.is_zero())
-            .map(|wait| Instant::now() + wait);
-        let first = wait.unwrap_or(deadline).min(deadline);
-        match timeout_at(first, server).await {
-            Ok(outcome) => Ok(outcome),
-            Err(_) if first < deadline => Err(WaitError::Timeout.into()),
-            Err(_) => Err(Error::LoginTimeoutServerDown),
-        }
+            .map(|database| config.query_wait_timeout(&database, &entry.user));
+        let query = Duration::from_micros(self.pool.settings().query_timeout);
+        let after = |limit: Duration| now + limit;
+        let limits = [
+            wait.filter(|wait| !wait.is_zero())
+                .map(|wait| (after(wait), Error::from(WaitError::Timeout))),
+            Some((after(query), Error::QueryTimeoutWaiting)).filter(|_| !query.is_zero()),
+            Some((deadline, Error::LoginTimeoutServerDown)),
+        ];
+        let first = limits.into_iter().flatten().min_by_key(|(at, _)| *at);
+        let (at, error) = first.unwrap_or((deadline, Error::LoginTimeoutServerDown));
+        timeout_at(at, server).await.map_err(|_| error)
     }
 
     fn session(self, entry: ClientGuard, tracked: Tracked) -> Box<Session> {

@@ -343,7 +343,7 @@ impl Pool {
             if !taken.server.is_quiet() {
                 taken.close("idle server got dirty");
             } else if taken.server.generation != self.generation() {
-                taken.close("close_needed");
+                taken.close("obsolete connection");
             } else if self.is_paused() {
                 taken.close("pause mode");
             } else {
