@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use subtle::ConstantTimeEq;
 
-use super::Context;
+use super::{Conn, Context};
 use crate::config::PeerId;
 use crate::pool::peers::unspent;
-use crate::server::cancel;
+use crate::server::{self, cancel};
 use crate::stats::{Order, Phase};
 
 /// Acts on a CancelRequest. Like PostgreSQL, it answers nothing: who asks can't tell whether a key exists.
-pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
+///
+/// Returns when the query has been told to stop. `conn`: how the log calls the one who asks.
+pub async fn request(context: &Arc<Context>, conn: &Conn, pid: i32, key: &[u8]) {
     let parts = context.manager.parts();
     let registry = &parts.registry;
     let config = context.config.load();
@@ -62,8 +64,12 @@ pub async fn request(context: &Arc<Context>, pid: i32, key: &[u8]) {
                 tcp: &target.tcp,
                 tls: &tls.servers,
             };
-            if let Err(error) = cancel::send(guard, &route, limit).await {
-                tracing::debug!(client = client.id, "cancel request not delivered: {error}");
+            match cancel::send(guard, &route, limit).await {
+                Ok(()) => {}
+                Err(server::Error::ConnectTimeout) => conn.closes(context, "cancel_wait_timeout"),
+                Err(error) => {
+                    tracing::debug!(client = client.id, "cancel request not delivered: {error}");
+                }
             }
         }
         Phase::Idle | Phase::IdleInTransaction | Phase::LinkedIdle | Phase::Draining => {}

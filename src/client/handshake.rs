@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::journal::Conn;
 use super::parameters::Wanted;
 use super::{Context, Error};
+use crate::config::databases::CONSOLE;
 use crate::config::{AuthType, Config, Database};
 use crate::net::tls::WithClients;
 use crate::net::{Connection, Stream};
@@ -54,7 +55,7 @@ pub enum Route {
     Console(ConsoleLogin),
     /// A cancel request.
     Cancel {
-        /// Stays open until the request is through: who asks takes its end for that.
+        /// Its socket. Whoever sent it takes its end for the end of the request.
         connection: Connection,
         /// The number from BackendKeyData.
         pid: i32,
@@ -102,49 +103,41 @@ pub struct ConsoleLogin {
     pub admission: Admission,
 }
 
-/// A refusal, with the connection to send it on.
-#[derive(Debug)]
-pub struct Refused {
-    /// Why.
-    pub error: Error,
-    /// Who, as far as it said: database and user.
-    pub who: Option<(String, String)>,
-}
-
-/// Runs the handshake, until `deadline` at the latest. `None`: the client went away, which is not worth a word. Errors are sent to the client here.
+/// Runs the handshake, until `deadline` at the latest. `None`: the client went away, which is not worth a word, or it was
+/// refused, which it and the log have been told.
 pub async fn handshake(
     context: &Arc<Context>,
     connection: Connection,
-    admission: Admission,
+    (admission, conn): (Admission, &Conn),
     (worker, deadline): (usize, Instant),
-    conn: &Conn,
-) -> Result<Option<Route>, Refused> {
+) -> Option<Route> {
     let tls = context.manager.parts().tls.load();
     let (mut connection, message) = match first_packet(&tls.clients, connection, deadline).await {
         First::Startup(connection, message) => (connection, message),
         First::Cancel(connection, pid, key) => {
-            return Ok(Some(Route::Cancel {
+            return Some(Route::Cancel {
                 connection,
                 pid,
                 key,
-            }));
+            });
         }
-        First::Nothing => return Ok(None),
+        First::Nothing => return None,
         First::Refused(mut connection, error) => {
-            return Err(refuse(&mut connection, error, None).await);
+            refuse((context, conn), &mut connection, &error).await;
+            return None;
         }
     };
     let config = context.config.load();
     let wanted = match Wanted::read(&message, &config.settings, &context.manager.parts().tracked) {
         Ok(wanted) => wanted,
-        Err(error) => return Err(refuse(&mut connection, error, None).await),
+        Err(error) => {
+            refuse((context, conn), &mut connection, &error).await;
+            return None;
+        }
     };
-    let who = Some((wanted.database.clone(), wanted.user.clone()));
-    conn.clone().named(&wanted.database, &wanted.user).attempts(
-        context,
-        wanted.replication,
-        &connection.stream.describe_tls(),
-    );
+    let conn = conn.clone().named(&wanted.database, &wanted.user);
+    let tls = connection.stream.describe_tls();
+    conn.attempts(context, wanted.replication, &tls);
     let mut login = Login {
         context,
         config,
@@ -157,22 +150,25 @@ pub async fn handshake(
     };
     let outcome = timeout_at(deadline, login.run()).await;
     match outcome.unwrap_or(Err(Error::LoginTimeout)) {
-        Ok(Some(granted)) => Ok(Some(login.route(granted))),
-        Ok(None) => Ok(None),
-        Err(error) => Err(refuse(&mut login.connection, error, who).await),
+        Ok(granted) => granted.map(|granted| login.route(granted)),
+        Err(error) => {
+            refuse((context, &conn), &mut login.connection, &error).await;
+            None
+        }
     }
 }
 
-async fn refuse(
+/// Says so in the log, and then to the client: whoever was refused finds the reason there.
+pub(super) async fn refuse(
+    (context, conn): (&Context, &Conn),
     connection: &mut Connection,
-    error: Error,
-    who: Option<(String, String)>,
-) -> Refused {
+    error: &Error,
+) {
+    conn.refused(context, error);
     let mut out = Vec::new();
     error.encode(&mut out);
     // A client that does not read its refusal has gone already, or is of no interest any more.
     let _ = timeout(REFUSAL, connection.send_all(&out)).await;
-    Refused { error, who }
 }
 
 /// What a connection begins with. The connection may have become an encrypted one on the way.
@@ -279,6 +275,7 @@ impl Login<'_> {
                 .check_clients(self.config.settings.max_client_conn)?;
         }
         if console && self.is_owner() {
+            self.count_operator(Rights::Admin)?;
             return Ok(self
                 .welcome()
                 .await
@@ -294,6 +291,7 @@ impl Login<'_> {
         };
         if console {
             let rights = self.console_rights()?;
+            self.count_operator(rights)?;
             return Ok(self.welcome().await.then_some(Granted::Console(rights)));
         }
         // A login may take as long as the client likes, and the files may have changed since it began.
@@ -381,14 +379,26 @@ impl Login<'_> {
     }
 
     fn count_in(&mut self, database: &Database) -> Result<(), Error> {
-        let (per_database, per_user) = (
-            self.config.max_db_client_connections(database),
-            self.config.max_user_client_connections(&self.wanted.user),
-        );
+        let per_database = self.config.max_db_client_connections(database);
+        let per_user = self.config.max_user_client_connections(&self.wanted.user);
         self.admission.name(
             (&database.name, per_database),
             (&self.wanted.user, per_user),
         )?;
+        Ok(())
+    }
+
+    /// The console counts as a database of its own. Administrators are counted, but always let in.
+    fn count_operator(&mut self, rights: Rights) -> Result<(), Error> {
+        let (per_database, per_user) = match rights {
+            Rights::Admin => (0, 0),
+            Rights::Stats => (
+                self.config.settings.max_db_client_connections,
+                self.config.max_user_client_connections(&self.wanted.user),
+            ),
+        };
+        self.admission
+            .name((CONSOLE, per_database), (&self.wanted.user, per_user))?;
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error::Ending;
-use super::handshake::{ConsoleLogin, PoolLogin, Refused, Route, handshake};
+use super::handshake::{ConsoleLogin, PoolLogin, Route, handshake, refuse};
 use super::journal::Conn;
 use super::parameters::Wanted;
 use super::relay::Relay;
@@ -64,25 +64,14 @@ pub async fn serve(
             limit
         };
     let place = (worker, deadline);
-    let route = match handshake(&context, connection, admission, place, &conn).await {
-        Ok(Some(route)) => route,
-        Ok(None) => return None,
-        Err(Refused { error, who }) => {
-            let conn = match who {
-                Some((database, user)) => conn.named(&database, &user),
-                None => conn,
-            };
-            conn.refused(&context, &error);
-            return None;
-        }
-    };
-    match route {
+    match handshake(&context, connection, (admission, &conn), place).await? {
         Route::Cancel {
             connection,
             pid,
             key,
         } => {
-            cancel::request(&context, pid, &key).await;
+            cancel::request(&context, &conn, pid, &key).await;
+            // Not before: the client's next query must not be the one that is hit.
             drop(connection);
             None
         }
@@ -177,8 +166,9 @@ impl Resident {
                     let port = context.config.load().settings.listen_port;
                     let now = context.manager.parts().registry.now();
                     let conn = Conn::of(session.entry(), port, now);
-                    session.finish(&ending).await;
+                    // Before the client is told: whoever is sent away finds the reason in the log.
                     conn.ends(&context, &ending);
+                    session.finish(&ending).await;
                 }));
                 Poll::Pending
             }
@@ -265,7 +255,7 @@ impl Client {
             entry.suspend();
         }
         if let Err(error) = self.warm(&entry, deadline).await {
-            self.refuse(conn, error).await;
+            refuse((&self.context, conn), &mut self.connection, &error).await;
             return None;
         }
         let mut tracked = wanted.tracked;
@@ -306,15 +296,14 @@ impl Client {
             .dedicate(self.worker, wanted.replication, &wanted.start_up);
         let opened = match self.in_time(&entry, deadline, opening).await {
             Ok(Ok(opened)) => Ok(opened),
-            Ok(Err(error)) => {
-                tracing::warn!(db = %entry.database, user = %entry.user, "server login failed: {error}");
-                Err(Error::ReplicationLogin)
-            }
+            Ok(Err(_)) => Err(Error::ReplicationLogin),
             Err(error) => Err(error),
         };
         let (pooled, welcome) = match opened {
             Ok(opened) => opened,
-            Err(error) => return self.refuse(conn, error).await,
+            Err(error) => {
+                return refuse((&self.context, conn), &mut self.connection, &error).await;
+            }
         };
         let mut out = Vec::new();
         for (name, value) in &welcome {
@@ -336,13 +325,13 @@ impl Client {
             counters: self.pool.counters(self.worker),
         };
         let (ending, connection) = Box::pin(replica.run(now)).await;
+        conn.ends(&self.context, &ending);
         if let (Ending::Error(error), Some(mut connection)) = (&ending, connection) {
             let mut out = Vec::new();
             error.encode(&mut out);
             // It may not listen any more; then there is nothing more to say.
             let _ = timeout(FAREWELL, connection.send_all(&out)).await;
         }
-        conn.ends(&self.context, &ending);
     }
 
     /// Sees to it that the pool has had a server, so that it is known what a session looks like there. Waiting for
@@ -356,12 +345,18 @@ impl Client {
         let leased = self
             .in_time(entry, deadline, auth_query::lease(&self.pool, self.worker))
             .await?;
-        self.pool.check_in(self.pool.shard_of(self.worker), leased?);
+        let (shard, pooled) = (self.pool.shard_of(self.worker), leased?);
+        if pooled.server.served {
+            self.pool.check_in(shard, pooled);
+        } else {
+            // Its greeting was all that was wanted: with a `server_lifetime` of 0 it has its one use before it.
+            self.pool.admit(shard, pooled);
+        }
         entry.enter(Phase::Idle, now());
         Ok(())
     }
 
-    /// Waits for a server, within the limits of waiting and of the login.
+    /// Waits for a server, within the limits of waiting, of a query and of the login.
     async fn in_time<T>(
         &self,
         entry: &ClientGuard,
@@ -369,17 +364,21 @@ impl Client {
         server: impl Future<Output = T>,
     ) -> Result<T, Error> {
         let config = self.context.config.load();
+        let now = Instant::now();
         let wait = config
             .database(&entry.database)
-            .map(|database| config.query_wait_timeout(&database, &entry.user))
-            .filter(|wait| !wait.is_zero())
-            .map(|wait| Instant::now() + wait);
-        let first = wait.unwrap_or(deadline).min(deadline);
-        match timeout_at(first, server).await {
-            Ok(outcome) => Ok(outcome),
-            Err(_) if first < deadline => Err(WaitError::Timeout.into()),
-            Err(_) => Err(Error::LoginTimeoutServerDown),
-        }
+            .map(|database| config.query_wait_timeout(&database, &entry.user));
+        let query = Duration::from_micros(self.pool.settings().query_timeout);
+        let after = |limit: Duration| now + limit;
+        let limits = [
+            wait.filter(|wait| !wait.is_zero())
+                .map(|wait| (after(wait), Error::from(WaitError::Timeout))),
+            Some((after(query), Error::QueryTimeoutWaiting)).filter(|_| !query.is_zero()),
+            Some((deadline, Error::LoginTimeoutServerDown)),
+        ];
+        let first = limits.into_iter().flatten().min_by_key(|(at, _)| *at);
+        let (at, error) = first.unwrap_or((deadline, Error::LoginTimeoutServerDown));
+        timeout_at(at, server).await.map_err(|_| error)
     }
 
     fn session(self, entry: ClientGuard, tracked: Tracked) -> Box<Session> {
@@ -397,14 +396,6 @@ impl Client {
             relay,
             worker: self.worker,
         }))
-    }
-
-    async fn refuse(&mut self, conn: &Conn, error: Error) {
-        let mut out = Vec::new();
-        error.encode(&mut out);
-        // Whether it arrives does not matter any more.
-        let _ = self.connection.send_all(&out).await;
-        conn.refused(&self.context, &error);
     }
 }
 

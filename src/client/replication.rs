@@ -15,8 +15,10 @@ use crate::protocol::frontend::tag;
 use crate::stats::registry::ClientGuard;
 use crate::stats::{Counters, Order, Phase};
 
-/// More than this is not taken from one side before the other has taken what came.
-const BACKLOG: usize = 64 * 1024;
+/// More than this is not taken from one side before the other has taken what came. Little, since the system has buffers
+/// of its own: where `tcp_socket_buffer` makes these small, one large piece waits for its acknowledgement, which takes
+/// longer than many small ones take.
+const BACKLOG: usize = 4 * 1024;
 
 /// A client that replicates, and its server.
 pub struct Replica<'a> {

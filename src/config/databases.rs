@@ -272,7 +272,6 @@ pub(crate) fn set(database: &mut Database, key: &str, value: String) -> Result<(
         "password" => database.password = Some(SecretText::new(value)),
         "auth_user" => database.auth_user = Some(value),
         "auth_query" => database.auth_query = Some(value),
-        "auth_dbname" if value == CONSOLE => return Err(Problem::ReservedName),
         "auth_dbname" => database.auth_dbname = Some(value),
         "pool_size" => database.pool_size = count(key, &value)?,
         "min_pool_size" => database.min_pool_size = count(key, &value)?,
@@ -447,7 +446,6 @@ mod tests {
             refused("host=a,,b"),
             refused("pool_size=many"),
             refused("pool_mode=sometimes"),
-            refused("auth_dbname=pgbouncer"),
             refused("load_balance_hosts=random"),
         ].join("\n"), @r#"
         unknown key "prot"; did you mean "port"?
@@ -456,7 +454,6 @@ mod tests {
         host = a,,b: expected a host between commas
         pool_size = many: expected a whole number
         pool_mode = sometimes: expected one of session, transaction, statement
-        the name "pgbouncer" is reserved for the console
         load_balance_hosts = random: expected one of round-robin, disable
         "#);
     }

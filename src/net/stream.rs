@@ -13,7 +13,7 @@ use std::time::Duration;
 use nix::sys::socket::UnixCredentials;
 use nix::sys::socket::sockopt::PeerCredentials;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
 
 use super::socket::{Loose, Raw, Socket};
 use super::tls::{DetachedTls, TlsStream};
@@ -176,6 +176,28 @@ impl Detached {
     }
 }
 
+/// The options are set before: what the two sides agree on while they connect depends on the size of the buffers, and
+/// how long a host may be silent holds for its first answer, too.
+async fn connect_tcp(address: SocketAddr, options: &TcpOptions) -> io::Result<TcpStream> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    options.apply(&SockRef::from(&socket))?;
+    socket.connect(address).await
+}
+
+async fn connect_any(host: &str, port: u16, options: &TcpOptions) -> io::Result<TcpStream> {
+    let mut last = io::ErrorKind::NotFound.into();
+    for address in lookup_host((host, port)).await? {
+        match connect_tcp(address, options).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 impl Stream {
     /// Connects to a server. A host name's addresses are tried one after the other. Cancel-safe: a
     /// dropped attempt is closed.
@@ -183,9 +205,7 @@ impl Stream {
         let socket = match address {
             Address::Unix(path) => Raw::Unix(UnixStream::connect(path).await?.into_std()?),
             Address::Tcp(host, port) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                options.apply(&SockRef::from(&stream))?;
-                Raw::Tcp(stream.into_std()?)
+                Raw::Tcp(connect_any(host, *port, options).await?.into_std()?)
             }
         };
         Socket::new(socket.into()).map(Self::Plain)

@@ -24,6 +24,7 @@ pub mod certificate;
 mod ciphers;
 mod setup;
 mod verify;
+mod version1;
 
 pub use setup::{Setup, SetupError, TlsHandle, WithClients, WithDirectories, WithServers};
 

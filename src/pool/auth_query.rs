@@ -13,6 +13,9 @@ pub enum Error {
     /// `auth_dbname` names a database that is not configured.
     #[error("authentication database \"{0}\" is not configured.")]
     UnknownDatabase(String),
+    /// `auth_dbname` names the console.
+    #[error("cannot use the reserved \"{0}\" database as an auth_dbname")]
+    Reserved(String),
     /// `auth_dbname` names a database that the console disabled.
     #[error("authentication database \"{0}\" is disabled")]
     Disabled(String),
@@ -62,6 +65,9 @@ pub async fn look_up(
         return Ok(None);
     };
     let auth_database = match config.auth_dbname(database) {
+        Some(name) if config.is_console(name) => {
+            return Err(Error::Reserved(name.to_owned()).into());
+        }
         Some(name) => config
             .database(name)
             .ok_or_else(|| Error::UnknownDatabase(name.to_owned()))?,

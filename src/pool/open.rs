@@ -1,6 +1,7 @@
 //! Opening servers: who is let to open one, what happens when it is there or fails.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, interval};
 
@@ -9,7 +10,7 @@ use super::limits::Full;
 use super::state::{Pool, Welcome};
 use super::{PoolSettings, WaitError};
 use crate::protocol::startup::Replication;
-use crate::server::connect::{Connected, Target, connect};
+use crate::server::connect::{Connected, connect};
 use crate::server::{self, Server};
 
 /// How often a client that wants a server of its own looks whether there is room.
@@ -166,7 +167,18 @@ impl Pool {
         let registry = &self.parts.registry;
         let tls = self.parts.tls.load();
         let credentials = self.credentials();
-        let connected = connect(&target, &tls.servers, credentials, registry, place).await?;
+        let began = Instant::now();
+        let connected = match connect(&target, &tls.servers, credentials, registry, place).await {
+            Ok(connected) => connected,
+            Err(error) => {
+                let place = target.hosts.to_string();
+                self.log_failure(&place, &error, (began, replication));
+                return Err(error);
+            }
+        };
+        for (address, error) in &connected.passed_over {
+            self.log_failure(&address.to_string(), error, (began, replication));
+        }
         slot.opened();
         let pooled = Pooled {
             server: connected.server,
@@ -243,12 +255,13 @@ impl Pool {
             .spawn_on(worker, attempt(slot, settings, shard, worker));
     }
 
-    fn attempt_failed(
-        self: &Arc<Self>,
+    /// What the log says of a server that did not come about.
+    fn log_failure(
+        &self,
+        place: &str,
         error: &server::Error,
-        (began, target): (Instant, &Target),
+        (began, replication): (Instant, Replication),
     ) {
-        let place = target.hosts.to_string();
         let id = self.parts.registry.next_id();
         let conn = format!("S-{id:#x}: {}/{}@{place}", self.database, self.user);
         match error {
@@ -261,16 +274,34 @@ impl Pool {
         if self.parts.logs_disconnections() {
             let age = began.elapsed().as_secs();
             let reason = match error {
-                server::Error::Refused { .. } => "login failed".to_owned(),
+                // It says nothing about other logins, and the client is told no more either.
+                server::Error::Refused { .. } if replication != Replication::None => {
+                    "login failed".to_owned()
+                }
                 error => error.to_string(),
             };
             tracing::info!(conn, "closing because: {reason} (age={age}s)");
         }
-        if self.accounting.lock().open() == 0
+    }
+
+    /// A refused login will be refused again: unless there is a server that can be used, those who wait are told.
+    fn attempt_failed(&self, error: &server::Error) {
+        if !self.has_usable_servers()
             && let Some(verdict) = WaitError::from_connect(error)
         {
             self.fail_waiters(&verdict);
         }
+    }
+
+    /// Is there a server that others may get, and not only until the client it is with is done?
+    fn has_usable_servers(&self) -> bool {
+        self.accounting.lock().open() > 0
+            && self.parts.registry.servers().iter().any(|server| {
+                server.database == self.database
+                    && server.user == self.user
+                    && server.replication == Replication::None
+                    && !server.close_needed.load(Ordering::Relaxed)
+            })
     }
 }
 
@@ -283,8 +314,15 @@ async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, work
     let tls = pool.parts.tls.load();
     let registry = &pool.parts.registry;
     match connect(&settings.target, &tls.servers, credentials, registry, place).await {
-        Ok(Connected { server, welcome }) => {
+        Ok(Connected {
+            server,
+            welcome,
+            passed_over,
+        }) => {
             slot.opened();
+            for (address, error) in passed_over {
+                pool.log_failure(&address.to_string(), &error, (began, Replication::None));
+            }
             pool.greet(welcome);
             if pool.parts.logs_connections() {
                 let entry = &server.entry;
@@ -307,7 +345,9 @@ async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, work
         }
         Err(error) => {
             slot.failed(&error, &settings);
-            pool.attempt_failed(&error, (began, &settings.target));
+            let place = settings.target.hosts.to_string();
+            pool.log_failure(&place, &error, (began, Replication::None));
+            pool.attempt_failed(&error);
         }
     }
 }

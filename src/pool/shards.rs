@@ -196,8 +196,8 @@ impl Pool {
         self.hand_over(shard, pooled);
     }
 
-    /// Takes in a fresh server. However short its life is to be, it serves once.
-    pub(super) fn admit(self: &Arc<Self>, shard: usize, mut pooled: Pooled) {
+    /// Takes in a server that has served nobody yet. However short its life is to be, it serves once.
+    pub fn admit(self: &Arc<Self>, shard: usize, mut pooled: Pooled) {
         pooled.server.idle_since = self.parts.registry.now();
         match self.reason_to_refuse(&pooled) {
             Some(reason) => pooled.close(reason),
@@ -343,7 +343,7 @@ impl Pool {
             if !taken.server.is_quiet() {
                 taken.close("idle server got dirty");
             } else if taken.server.generation != self.generation() {
-                taken.close("close_needed");
+                taken.close("obsolete connection");
             } else if self.is_paused() {
                 taken.close("pause mode");
             } else {

@@ -263,7 +263,7 @@ impl Pool {
                 }
             }
         }
-        self.close_all_idle("close_needed");
+        self.close_all_idle("database configuration changed");
     }
 
     /// Is it paused?

@@ -118,7 +118,7 @@ impl Pool {
         if server.generation != self.generation()
             || server.entry.close_needed.load(Ordering::Relaxed)
         {
-            return Some("close_needed");
+            return Some("database configuration changed");
         }
         // A lifetime of 0 is one use.
         if self.is_expired(server, now) && !settings.lifetime.is_zero() {

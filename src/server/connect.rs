@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use super::dial::Attempt;
 use super::exchange::error_text;
 use super::pipeline::Pipeline;
 use super::session::{Tracked, TrackedNames};
@@ -15,7 +16,7 @@ use crate::auth::Keyring;
 use crate::auth::server_login::{Credentials, ServerLogin, ServerStep};
 use crate::net::connection::Message;
 use crate::net::tls::{TlsStream, WithServers};
-use crate::net::{Connection, Stream, TcpOptions};
+use crate::net::{Address, Connection, Stream, TcpOptions};
 use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
 use crate::protocol::frontend;
 use crate::protocol::startup::Replication;
@@ -55,6 +56,8 @@ pub struct Connected {
     pub server: Box<Server>,
     /// Its ParameterStatus messages.
     pub welcome: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Hosts that could not be reached before this one could.
+    pub passed_over: Vec<(Arc<Address>, Error)>,
 }
 
 /// Connects and logs in, and leaves what the password came down to on the keyring, on the worker that calls this. Cancel-safe: a dropped attempt is closed.
@@ -65,14 +68,16 @@ pub async fn connect(
     registry: &Arc<Registry>,
     (worker, generation): (usize, u64),
 ) -> Result<Connected, Error> {
+    let dialling = Attempt::new(&target.tcp, tls);
     let attempt = async {
-        let dialled = target.hosts.dial(&target.tcp, tls, registry).await?;
+        let dialled = target.hosts.dial(&dialling, registry).await?;
         let (stream, host) = (dialled.stream, dialled.address.host());
         let user = credentials.user.clone();
         let login = ServerLogin::new(credentials).reusing(keyring);
         let greeted = Greeted::login(stream, target, (&user, login)).await?;
         let place = (worker, generation);
         let mut connected = greeted.into_server(target, (user, host), registry, place)?;
+        connected.passed_over = dialled.passed_over;
         if let Some(query) = &target.connect_query {
             connected.server.run_connect_query(query).await?;
         }
@@ -84,7 +89,7 @@ pub async fn connect(
     }
     timeout(target.limit, attempt)
         .await
-        .map_err(|_| Error::ConnectTimeout)?
+        .unwrap_or_else(|_| Err(dialling.timed_out()))
 }
 
 /// A connection on which the server has said all it says before the first ReadyForQuery.
@@ -237,6 +242,7 @@ impl Greeted {
         Ok(Connected {
             server,
             welcome: self.parameters,
+            passed_over: Vec::new(),
         })
     }
 }

@@ -1,30 +1,65 @@
 //! The way to a server: the socket, and TLS over it as far as it is wanted (docs: protocol-flow-ssl).
 
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::Error;
 use crate::net::connection::Connection;
 use crate::net::tls::WithServers;
 use crate::net::{Address, Stream, TcpOptions};
 use crate::protocol::frontend;
 
-/// Connects to a server over TCP, encrypted if the setup wants it and the server can; `host` is the name its certificate
-/// must be for. Cancel-safe: a dropped attempt is closed.
-pub(super) async fn dial(
-    address: &Address,
-    host: &str,
-    tcp: &TcpOptions,
-    tls: &WithServers,
-) -> Result<Stream, Error> {
-    let stream = connect(address, tcp).await?;
-    if !tls.is_wanted() {
-        return Ok(stream);
-    }
-    match encrypt(stream, host, tls).await {
-        Err(Error::Tls(error)) if !tls.is_required() => {
-            // As libpq's `prefer`: rather a plain connection than none.
-            tracing::warn!(server = %address, "TLS handshake error: {error}; going on without TLS");
-            connect(address, tcp).await
+/// How servers are dialled, and how far an attempt has come.
+#[derive(Debug)]
+pub(super) struct Attempt<'a> {
+    tcp: &'a TcpOptions,
+    tls: &'a WithServers,
+    is_connected: AtomicBool,
+}
+
+impl<'a> Attempt<'a> {
+    pub(super) fn new(tcp: &'a TcpOptions, tls: &'a WithServers) -> Self {
+        let is_connected = AtomicBool::new(false);
+        Self {
+            tcp,
+            tls,
+            is_connected,
         }
-        result => result,
+    }
+
+    /// What it means that there is no more time: PgBouncer's words tell a host that does not answer from a server that
+    /// does not let us in.
+    pub(super) fn timed_out(&self) -> Error {
+        if self.is_connected.load(Ordering::Relaxed) {
+            Error::ConnectTimeout
+        } else {
+            Error::Connect(io::ErrorKind::TimedOut.into())
+        }
+    }
+
+    /// The socket alone. Cancel-safe: a dropped attempt is closed.
+    pub(super) async fn connect(&self, address: &Address) -> Result<Stream, Error> {
+        self.is_connected.store(false, Ordering::Relaxed);
+        let stream = connect(address, self.tcp).await?;
+        self.is_connected.store(true, Ordering::Relaxed);
+        Ok(stream)
+    }
+
+    /// Connects to a server over TCP, encrypted if the setup wants it and the server can; `host` is the name its
+    /// certificate must be for. Cancel-safe: a dropped attempt is closed.
+    pub(super) async fn dial(&self, address: &Address, host: &str) -> Result<Stream, Error> {
+        let stream = self.connect(address).await?;
+        if !self.tls.is_wanted() {
+            return Ok(stream);
+        }
+        match encrypt(stream, host, self.tls).await {
+            Err(Error::Tls(error)) if !self.tls.is_required() => {
+                // As libpq's `prefer`: rather a plain connection than none.
+                tracing::warn!(server = %address, "TLS handshake error: {error}; going on without TLS");
+                self.connect(address).await
+            }
+            result => result,
+        }
     }
 }
 
@@ -52,7 +87,7 @@ async fn encrypt(stream: Stream, host: &str, tls: &WithServers) -> Result<Stream
     frontend::ssl_request(&mut request);
     connection.send_all(&request).await?;
     if connection.read_more().await? == 0 {
-        return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
     match (connection.kept.as_slice(), connection.stream) {
         ([b'S'], Stream::Plain(socket)) => Ok(Stream::Tls(tls.connect(socket, host).await?)),

@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Error;
-use super::dial::dial;
+use super::dial::Attempt;
 use crate::config::LoadBalance;
 use crate::net::dns::Ttl;
-use crate::net::tls::WithServers;
-use crate::net::{Address, Names, Stream, TcpOptions};
+use crate::net::{Address, Names, Stream};
 use crate::stats::Registry;
 use crate::stats::registry::Peer;
 
@@ -47,6 +46,8 @@ pub struct Dialled {
     pub address: Arc<Address>,
     /// To be told if a server comes of it.
     pub choice: Choice,
+    /// Hosts that could not be reached before this one could.
+    pub passed_over: Vec<(Arc<Address>, Error)>,
 }
 
 /// The choice of a host. Dropped without [`keep`](Self::keep) it was a bad one: where hosts do not take turns,
@@ -98,40 +99,39 @@ impl Hosts {
     }
 
     /// Connects to the host whose turn it is; if it can't be reached, to the next one, each once. Cancel-safe.
-    pub async fn dial(
+    pub(super) async fn dial(
         &self,
-        tcp: &TcpOptions,
-        tls: &WithServers,
+        attempt: &Attempt<'_>,
         registry: &Registry,
     ) -> Result<Dialled, Error> {
-        let mut last = Error::Lookup;
+        let mut passed_over = Vec::new();
         for _ in 0..self.addresses.len() {
             let Some((address, choice)) = self.choose() else {
                 break;
             };
-            match self.dial_one(&address, (tcp, tls), registry).await {
+            match self.dial_one(&address, attempt, registry).await {
                 Ok(stream) => {
                     return Ok(Dialled {
                         stream,
                         address,
                         choice,
+                        passed_over,
                     });
                 }
-                Err(error) => last = error,
+                Err(error) => passed_over.push((address, error)),
             }
         }
-        Err(last)
+        Err(passed_over.pop().map_or(Error::Lookup, |(_, last)| last))
     }
 
     async fn dial_one(
         &self,
         address: &Address,
-        (tcp, tls): (&TcpOptions, &WithServers),
+        attempt: &Attempt<'_>,
         registry: &Registry,
     ) -> Result<Stream, Error> {
         let Address::Tcp(host, port) = address else {
-            let stream = Stream::connect(address, tcp).await;
-            return stream.map_err(Error::Connect);
+            return attempt.connect(address).await;
         };
         let found = self.names.resolve(host, *port, self.ttl).await;
         let found = found.map_err(|_| Error::Lookup)?;
@@ -141,7 +141,7 @@ impl Hosts {
         let mut last = Error::Connect(io::ErrorKind::NotFound.into());
         for address in found.addresses {
             let address = Address::Tcp(address.ip().to_string(), address.port());
-            match dial(&address, host, tcp, tls).await {
+            match attempt.dial(&address, host).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
@@ -212,19 +212,20 @@ mod tests {
         };
         let hosts = Hosts::new(addresses, LoadBalance::RoundRobin, (Names::default(), ttl));
         let registry = Registry::default();
-        let dialled = hosts
-            .dial(&TcpOptions::default(), &WithServers::default(), &registry)
-            .await
-            .unwrap();
+        let (tcp, tls) = Default::default();
+        let attempt = Attempt::new(&tcp, &tls);
+        let dialled = hosts.dial(&attempt, &registry).await.unwrap();
         assert_eq!(dialled.address.host(), "localhost");
+        assert!(matches!(
+            &dialled.passed_over[..],
+            [(address, Error::Connect(_))] if address.host() == "/no/such/socket"
+        ));
         let nowhere = Hosts::new(
             vec![Address::Tcp("no-such-host.invalid".into(), 1)],
             LoadBalance::RoundRobin,
             Default::default(),
         );
-        let error = nowhere
-            .dial(&TcpOptions::default(), &WithServers::default(), &registry)
-            .await;
+        let error = nowhere.dial(&attempt, &registry).await;
         assert!(matches!(error, Err(Error::Lookup)));
     }
 }

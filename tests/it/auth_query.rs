@@ -186,7 +186,7 @@ fn the_query_runs_as_auth_user_where_clients_are_somebody_else() {
     assert!(login(&pooler).is_ok());
     assert_eq!(
         refusal(pooler.login("scram_user", "postgres", Some(&secret))),
-        "bouncer config error"
+        "role \"nobody_in_particular\" does not exist"
     );
 }
 

@@ -22,6 +22,27 @@ fn cancel(pooler: &Pooler, pid: u32, key: &[u8]) {
     assert!(wire.ended());
 }
 
+#[test]
+fn one_that_cannot_be_passed_on_in_time_is_given_up_with_a_line_in_the_log() {
+    let server = Scripted::start(|number, session| {
+        if number == 0 {
+            session.accept_login();
+            session.read_until(b'Q');
+        }
+        session.hang();
+    });
+    let pooler = Pooler::start(|ini| {
+        ini.set("cancel_wait_timeout", 1)
+            .target("endless", &server.target());
+    });
+    let mut client = pooler.connect("endless");
+    client.send(&frontend::query("SELECT"));
+    pooler.wait_for_pool("endless", "app", "sv_active", 1);
+    cancel(&pooler, client.pid, &client.key);
+    let line = "closing because: cancel_wait_timeout (age=1s)";
+    assert!(pooler.log().contains(line));
+}
+
 fn wait_until_it_sleeps(database: &str, sessions: usize) {
     wait_until("the query runs", || {
         postgres().sessions(database, "active") == sessions

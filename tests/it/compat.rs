@@ -1,7 +1,7 @@
 //! What a PgBouncer file may ask for, and what a PgBouncer log says.
 
 use crate::support::wire::{Refusal, error};
-use crate::support::{Pooler, Wire, frontend, postgres, wait_until};
+use crate::support::{Pooler, Wire, eventually, frontend, postgres, wait_until};
 
 #[test]
 fn a_login_is_greeted_with_the_message_and_its_name_gets_the_address() {
@@ -211,6 +211,63 @@ fn the_log_has_pgbouncers_lines_for_logins_and_their_ends() {
         .find(|line| line.contains("login attempt"))
         .unwrap();
     assert!(first.contains(" LOG C-0x"), "{first}");
+}
+
+#[test]
+fn whoever_is_sent_away_finds_the_reason_in_the_log_already() {
+    let database = postgres().database("compat");
+    let pooler = Pooler::start(|ini| {
+        ini.set("auth_type", "plain").set("disable_pqexec", 1);
+    });
+    let closings = |reason: &str| {
+        let line = format!("closing because: {reason} (age=");
+        pooler.log().matches(&line).count()
+    };
+    for count in 1..=20 {
+        pooler.login("app", &database, Some("wrong")).err().unwrap();
+        assert_eq!(closings("password authentication failed"), count);
+        let mut client = pooler.login("app", &database, Some("app-secret")).unwrap();
+        client.send(&frontend::query("SELECT 1"));
+        client.read_until(b'E');
+        assert_eq!(closings("PQexec disallowed"), count);
+    }
+}
+
+#[test]
+fn the_console_counts_its_clients_and_lets_its_administrators_in_anyway() {
+    let database = postgres().database("compat");
+    let pooler = Pooler::start(|ini| {
+        ini.set("stats_users", "other")
+            .set("admin_users", "postgres,app")
+            .set("max_db_client_connections", 2)
+            .set("max_user_client_connections", 2);
+    });
+    let enter = |user: &str, database: &str| pooler.login(user, database, None);
+    let _first = enter("other", "pgbouncer").unwrap();
+    let databases = pooler.console("SHOW DATABASES");
+    let row = databases.find("name", "pgbouncer").unwrap();
+    assert_eq!(databases.get(row, "max_client_connections"), "2");
+    assert_eq!(databases.get(row, "current_client_connections"), "2");
+    let _second = eventually("the one that asked is gone", || {
+        enter("other", "pgbouncer").ok()
+    });
+    let refusal = enter("other", "pgbouncer").err().unwrap().text();
+    assert_eq!(
+        refusal,
+        "client connections exceeded (max_db_client_connections)"
+    );
+    let users = pooler.console("SHOW USERS");
+    let row = users.find("name", "other").unwrap();
+    assert_eq!(users.get(row, "current_client_connections"), "2");
+    // Administrators are free at the console only.
+    let _third = enter("app", &database).unwrap();
+    let _fourth = enter("app", "pgbouncer").unwrap();
+    let refusal = enter("app", &database).err().unwrap().text();
+    assert_eq!(
+        refusal,
+        "client connections exceeded (max_user_client_connections)"
+    );
+    assert!(enter("app", "pgbouncer").is_ok());
 }
 
 #[test]

@@ -75,6 +75,24 @@ fn with_server_lifetime_0_a_server_serves_once() {
 }
 
 #[test]
+fn with_server_lifetime_0_the_login_that_a_server_was_opened_for_is_not_its_use() {
+    let server = Scripted::start(|_, session| {
+        session.accept_login();
+        while session.read_until(b'Q') {
+            session.complete("SELECT 0");
+            session.ready(b'I');
+        }
+    });
+    let pooler = Pooler::start(|ini| {
+        ini.set("server_lifetime", 0)
+            .target("once", &server.target());
+    });
+    let mut client = pooler.login("app", "once", None).unwrap();
+    assert_eq!(client.query("SELECT").len(), 2);
+    assert_eq!(server.accepted(), 1);
+}
+
+#[test]
 fn with_server_lifetime_0_no_servers_are_opened_that_nobody_wants() {
     let server = Scripted::start(|_, session| {
         session.accept_login();

@@ -172,6 +172,9 @@ fn a_refused_one_is_told_that_the_login_failed() {
         "{}",
         refusal.text()
     );
+    // The server, and the client.
+    let line = "closing because: login failed (age=";
+    assert_eq!(pooler.log().matches(line).count(), 2);
     let mut ordinary = pooler.connect(&database);
     assert_eq!(ordinary.value("select 1"), "1");
 }

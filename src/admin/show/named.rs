@@ -113,8 +113,6 @@ pub(super) fn load_balance(database: &Database) -> Option<&'static str> {
 }
 
 fn console(view: &View<'_>) -> DatabaseRow {
-    let clients = view.console.manager.parts().registry.clients();
-    let is_console = |name: &str| view.config.is_console(name);
     DatabaseRow {
         name: CONSOLE.to_owned(),
         host: None,
@@ -130,11 +128,8 @@ fn console(view: &View<'_>) -> DatabaseRow {
         load_balance_hosts: None,
         max_connections: 0,
         current_connections: 0,
-        max_client_connections: 0,
-        current_client_connections: clients
-            .iter()
-            .filter(|client| is_console(&client.database))
-            .count(),
+        max_client_connections: view.config.settings.max_db_client_connections,
+        current_client_connections: view.console.manager.clients_of_database(CONSOLE),
         paused: false,
         disabled: false,
     }

@@ -176,7 +176,8 @@ async fn databases_show_what_holds_and_the_console() {
     let (console, _) = console();
     console.manager.pause(Some("app"));
     console.manager.set_disabled("forced", true);
-    let _root = client(&console, "pgbouncer", "root");
+    let mut root = console.manager.admit();
+    root.name(("pgbouncer", 0), ("root", 0)).unwrap();
     let rows = [
         "name=app host=127.0.0.1 port=5432 database=app pool_size=20 server_lifetime=3600 paused=1",
         "name=forced host=127.0.0.1 port=5432 database=forced force_user=owner pool_size=3 server_lifetime=3600 \

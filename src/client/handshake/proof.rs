@@ -154,13 +154,17 @@ impl Login<'_> {
         let found =
             match auth_query::look_up(manager, &self.config, &asked, user, self.worker).await {
                 Ok(found) => found.ok_or(Error::NoSuchUser)?,
-                Err(error) => {
-                    if let auth_query::Error::Disabled(name) = &*error {
+                Err(error) => match &*error {
+                    auth_query::Error::Disabled(name) => {
                         return Err(Error::AuthDatabaseDisabled(name.clone()));
                     }
-                    tracing::error!("S: {error}");
-                    return Err(Error::Configuration);
-                }
+                    // Why there is no server is told to everybody who waits for one.
+                    auth_query::Error::Wait(error) => return Err(error.clone().into()),
+                    _ => {
+                        tracing::error!("S: {error}");
+                        return Err(Error::Configuration);
+                    }
+                },
             };
         if found.user != user {
             tracing::debug!("auth_query: {user} is {}", found.user);

@@ -6,6 +6,7 @@
 use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 
 const INTEGER: u8 = 0x02;
+const BITS: u8 = 0x03;
 const OCTETS: u8 = 0x04;
 const OBJECT: u8 = 0x06;
 const UTF8: u8 = 0x0c;
@@ -24,6 +25,8 @@ const TAGGED_3: u8 = 0xa3;
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 /// id-ce-subjectAltName, 2.5.29.17.
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
+/// id-ce-nameConstraints, 2.5.29.30.
+const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x1e];
 /// GeneralName `dNSName [2]`.
 const DNS_NAME: u8 = 0x82;
 /// GeneralName `iPAddress [7]`.
@@ -51,6 +54,18 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
+/// The first element as it stands, tag and length included.
+fn whole(bytes: &[u8]) -> Option<&[u8]> {
+    let (_, _, rest) = element(bytes)?;
+    bytes.get(..bytes.len() - rest.len())
+}
+
+/// The content of a BIT STRING of whole bytes.
+fn bit_string(bytes: &[u8]) -> Option<&[u8]> {
+    let (content, _) = expect(bytes, BITS)?;
+    content.strip_prefix(&[0])
+}
+
 /// An element that must have this tag: its content, and what follows.
 fn expect(bytes: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
     element(bytes)
@@ -71,39 +86,98 @@ fn elements(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 /// The parts of a certificate that matter here.
 #[derive(Debug, Clone, Copy)]
 pub struct Certificate<'a> {
+    /// What is signed, as it stands.
+    signed: &'a [u8],
+    is_version_1: bool,
+    /// The same as `signature_algorithm`, where it is signed.
+    signed_algorithm: &'a [u8],
+    issuer: &'a [u8],
     validity: &'a [u8],
     subject: &'a [u8],
+    /// The SubjectPublicKeyInfo, as it stands.
+    key_info: &'a [u8],
     /// The GeneralNames of the alternative names; empty if there are none.
     alternatives: &'a [u8],
+    constrains_names: bool,
     /// The content of its AlgorithmIdentifier.
     signature_algorithm: &'a [u8],
+    /// The signature, a BIT STRING as it stands.
+    signature: &'a [u8],
 }
 
 impl<'a> Certificate<'a> {
     /// Finds the parts.
     pub fn parse(der: &'a [u8]) -> Option<Self> {
         let (certificate, _) = expect(der, SEQUENCE)?;
+        let signed = whole(certificate)?;
         let (body, rest) = expect(certificate, SEQUENCE)?;
-        let (signature_algorithm, _) = expect(rest, SEQUENCE)?;
+        let (signature_algorithm, signature) = expect(rest, SEQUENCE)?;
         // The version may be left out: it is 1 then.
-        let body = expect(body, TAGGED_0).map_or(body, |(_, rest)| rest);
+        let version = expect(body, TAGGED_0);
+        let body = version.map_or(body, |(_, rest)| rest);
         let (_serial, rest) = expect(body, INTEGER)?;
-        let (_algorithm, rest) = expect(rest, SEQUENCE)?;
-        let (_issuer, rest) = expect(rest, SEQUENCE)?;
+        let (signed_algorithm, rest) = expect(rest, SEQUENCE)?;
+        let (issuer, rest) = expect(rest, SEQUENCE)?;
         let (validity, rest) = expect(rest, SEQUENCE)?;
         let (subject, rest) = expect(rest, SEQUENCE)?;
+        let key_info = whole(rest)?;
         let (_key, rest) = expect(rest, SEQUENCE)?;
         let extensions = elements(rest).find(|(tag, _)| *tag == TAGGED_3);
-        let alternatives = match extensions {
-            Some((_, extensions)) => alternative_names(extensions)?,
-            None => &[],
-        };
+        let (mut alternatives, mut constrains_names): (&[u8], _) = (&[], false);
+        if let Some((_, extensions)) = extensions {
+            alternatives = alternative_names(extensions)?;
+            constrains_names = extension(extensions, NAME_CONSTRAINTS).ok()?.is_some();
+        }
         Some(Self {
+            signed,
+            is_version_1: version.is_none() && rest.is_empty(),
+            signed_algorithm,
+            issuer,
             validity,
             subject,
+            key_info,
             alternatives,
+            constrains_names,
             signature_algorithm,
+            signature,
         })
+    }
+
+    /// Is it of version 1, and so without extensions?
+    pub fn is_version_1(&self) -> bool {
+        self.is_version_1
+    }
+
+    /// Is it an authority for some names only?
+    pub fn constrains_names(&self) -> bool {
+        self.constrains_names
+    }
+
+    /// Does the other one say that its authority has this one's name?
+    pub fn has_issued(&self, other: &Certificate<'_>) -> bool {
+        self.subject == other.issuer
+    }
+
+    /// What was signed, the AlgorithmIdentifier's content, and the signature.
+    pub fn signature(&self) -> Option<(&'a [u8], &'a [u8], &'a [u8])> {
+        let is_one = self.signed_algorithm == self.signature_algorithm;
+        is_one.then_some((
+            self.signed,
+            self.signature_algorithm,
+            bit_string(self.signature)?,
+        ))
+    }
+
+    /// Its SubjectPublicKeyInfo in DER.
+    pub fn key_info(&self) -> &'a [u8] {
+        self.key_info
+    }
+
+    /// Its key: the AlgorithmIdentifier's content, and the bits.
+    pub fn key(&self) -> Option<(&'a [u8], &'a [u8])> {
+        let (key_info, _) = expect(self.key_info, SEQUENCE)?;
+        let (algorithm, bits) = expect(key_info, SEQUENCE)?;
+        Some((algorithm, bit_string(bits)?))
     }
 
     /// The first common name of the subject, if it is text without NUL.
@@ -191,15 +265,26 @@ impl<'a> Certificate<'a> {
 
 /// The GeneralNames of the subject's alternative names; `None` if the extensions make no sense.
 fn alternative_names(extensions: &[u8]) -> Option<&[u8]> {
-    let (extensions, _) = expect(extensions, SEQUENCE)?;
+    match extension(extensions, ALTERNATIVE_NAMES).ok()? {
+        Some(octets) => expect(octets, SEQUENCE).map(|(names, _)| names),
+        None => Some(&[]),
+    }
+}
+
+/// Extensions that make no sense.
+struct Malformed;
+
+/// The octets of an extension, if there is such a one.
+fn extension<'a>(extensions: &'a [u8], wanted: &[u8]) -> Result<Option<&'a [u8]>, Malformed> {
+    let (extensions, _) = expect(extensions, SEQUENCE).ok_or(Malformed)?;
     for (_, extension) in elements(extensions) {
-        let (kind, rest) = expect(extension, OBJECT)?;
-        if kind == ALTERNATIVE_NAMES {
-            let (_, octets) = elements(rest).find(|(tag, _)| *tag == OCTETS)?;
-            return expect(octets, SEQUENCE).map(|(names, _)| names);
+        let (kind, rest) = expect(extension, OBJECT).ok_or(Malformed)?;
+        if kind == wanted {
+            let octets = elements(rest).find(|(tag, _)| *tag == OCTETS);
+            return octets.map(|(_, octets)| Some(octets)).ok_or(Malformed);
         }
     }
-    Some(&[])
+    Ok(None)
 }
 
 /// A time of RFC 5280 §4.1.2.5 as `YYYYMMDDHHMMSS`.

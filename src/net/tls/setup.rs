@@ -14,14 +14,15 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 use rustls::{NamedGroup, RootCertStore, SupportedCipherSuite, SupportedProtocolVersion};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::super::socket::{Raw, Socket};
-use super::verify::{Authorities, Verifier};
-use super::{HandshakeError, TlsStream, certificate, ciphers};
+use super::verify::{Authorities, ClientVerifier, Verifier};
+use super::{HandshakeError, TlsStream, certificate, ciphers, version1};
 use crate::config::{AuthType, Config, Settings, SslMode};
 
 mod directories;
@@ -242,11 +243,11 @@ fn with_clients(
         .first()
         .and_then(|certificate| certificate::end_point(certificate))
         .map(Arc::from);
+    let identity = chain.identity(chain_der, key, &chosen.provider)?;
     let mut config = ServerConfig::builder_with_provider(chosen.provider)
         .with_protocol_versions(&chosen.versions)?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain_der, key)
-        .map_err(|error| chain.wrong(&error.to_string()))?;
+        .with_cert_resolver(identity);
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     // The order of the settings counts, as in PgBouncer.
     config.ignore_client_order = true;
@@ -276,7 +277,8 @@ fn client_verifier(
             None => return Ok(Arc::new(NoClientAuth)),
         }
     };
-    let roots = Arc::new(file.authorities()?.roots);
+    let authorities = file.authorities()?;
+    let roots = Arc::new(authorities.roots);
     let builder = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
     let builder = if is_needed {
         builder
@@ -286,7 +288,11 @@ fn client_verifier(
     let verifier = builder
         .build()
         .map_err(|error| file.wrong(&error.to_string()))?;
-    Ok(verifier)
+    Ok(ClientVerifier::new(
+        provider,
+        verifier,
+        authorities.certificates,
+    ))
 }
 
 fn with_servers(
@@ -330,17 +336,22 @@ fn with_servers(
         (_, false) => None,
     };
     let verifier = Verifier::new(&chosen.provider, authorities, mode == SslMode::VerifyFull);
+    let identity = match (key, chain) {
+        (Some(key), Some(chain)) => {
+            let (certificates, key) = (chain.certificates()?, key.private_key()?);
+            Some(chain.identity(certificates, key, &chosen.provider)?)
+        }
+        (None, None) => None,
+        (Some(_), None) => return Err(missing("server_tls_cert_file", "server_tls_key_file")),
+        (None, Some(_)) => return Err(missing("server_tls_key_file", "server_tls_cert_file")),
+    };
     let builder = ClientConfig::builder_with_provider(chosen.provider)
         .with_protocol_versions(&chosen.versions)?
         .dangerous()
         .with_custom_certificate_verifier(verifier);
-    let mut config = match (key, chain) {
-        (Some(key), Some(chain)) => builder
-            .with_client_auth_cert(chain.certificates()?, key.private_key()?)
-            .map_err(|error| chain.wrong(&error.to_string()))?,
-        (None, None) => builder.with_no_client_auth(),
-        (Some(_), None) => return Err(missing("server_tls_cert_file", "server_tls_key_file")),
-        (None, Some(_)) => return Err(missing("server_tls_key_file", "server_tls_cert_file")),
+    let mut config = match identity {
+        Some(identity) => builder.with_client_cert_resolver(identity),
+        None => builder.with_no_client_auth(),
     };
     config.enable_sni = mode == SslMode::VerifyFull;
     // PostgreSQL does not resume sessions.
@@ -478,6 +489,21 @@ impl File<'_> {
             Ok(found) => Ok(found),
             Err(error) => Err(self.wrong(&error.to_string())),
         }
+    }
+
+    /// What we show: this file's certificates, and the key that belongs to them.
+    fn identity(
+        &self,
+        certificates: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        provider: &CryptoProvider,
+    ) -> Result<Arc<SingleCertAndKey>, SetupError> {
+        provider
+            .key_provider
+            .load_private_key(key)
+            .and_then(|key| version1::own(CertifiedKey::new(certificates, key)))
+            .map(Arc::new)
+            .map_err(|error| self.wrong(&error.to_string()))
     }
 
     fn authorities(&self) -> Result<Authorities, SetupError> {

@@ -54,7 +54,7 @@ fn socket(stream: TcpStream) -> Socket {
     Socket::new(Raw::Tcp(stream.into_std().unwrap()).into()).unwrap()
 }
 
-async fn sockets() -> (Socket, Socket) {
+pub(super) async fn sockets() -> (Socket, Socket) {
     let (ours, theirs) = streams().await;
     (socket(ours), socket(theirs))
 }

@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{
-    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
-};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error};
+use rustls::{RootCertStore, SignatureScheme};
 
 use super::certificate::Certificate;
+use super::version1;
 
 /// The authorities of a file, or of the system.
 #[derive(Debug)]
@@ -58,7 +59,11 @@ impl Authorities {
     ) -> Result<(), Error> {
         if self.certificates.contains(end_entity) {
             // What `openssl req -x509` makes says that it is an authority, which a chain must not end with.
-            return is_in_date(end_entity, now);
+            let parsed = Certificate::parse(end_entity).ok_or(CertificateError::BadEncoding)?;
+            return version1::is_in_date(&parsed, now);
+        }
+        if let Some(certificate) = version1::parse(end_entity) {
+            return version1::verify(&certificate, &self.certificates, now, algorithms);
         }
         let parsed = ParsedCertificate::try_from(end_entity)?;
         verify_server_cert_signed_by_trust_anchor(
@@ -71,23 +76,14 @@ impl Authorities {
     }
 }
 
-fn is_in_date(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
-    let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-    let now = jiff::Timestamp::from_second(seconds)
-        .map_err(|_| Error::FailedToGetCurrentTime)?
-        .strftime("%Y%m%d%H%M%S")
-        .to_string();
-    let parsed = Certificate::parse(certificate).ok_or(CertificateError::BadEncoding)?;
-    if parsed.is_valid_at(&now) {
-        Ok(())
-    } else {
-        Err(CertificateError::Expired.into())
-    }
-}
-
 fn is_for_host(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> Result<(), Error> {
-    let parsed = ParsedCertificate::try_from(certificate)?;
-    match verify_server_name(&parsed, name) {
+    let by_alternative_names = if version1::parse(certificate).is_some() {
+        // It has none.
+        Err(CertificateError::NotValidForName.into())
+    } else {
+        verify_server_name(&ParsedCertificate::try_from(certificate)?, name)
+    };
+    match by_alternative_names {
         Err(error) => {
             let common_name_will_do = Certificate::parse(certificate)
                 .is_some_and(|certificate| certificate.common_name_is_host(&name.to_str()));
@@ -125,7 +121,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &self.algorithms)
+        version1::signed_tls12(message, cert, dss, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -134,10 +130,86 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.algorithms)
+        version1::signed_tls13(message, cert, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+/// Verifies clients: as the library does, and certificates of version 1 besides.
+#[derive(Debug)]
+pub(super) struct ClientVerifier {
+    inner: Arc<dyn ClientCertVerifier>,
+    /// The certificates of the authorities.
+    authorities: Vec<CertificateDer<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientVerifier {
+    pub(super) fn new(
+        provider: &CryptoProvider,
+        inner: Arc<dyn ClientCertVerifier>,
+        authorities: Vec<CertificateDer<'static>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            authorities,
+            algorithms: provider.signature_verification_algorithms,
+        })
+    }
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn offer_client_auth(&self) -> bool {
+        self.inner.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.inner.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        match version1::parse(end_entity) {
+            Some(certificate) => {
+                version1::verify(&certificate, &self.authorities, now, &self.algorithms)
+                    .map(|()| ClientCertVerified::assertion())
+            }
+            None => self
+                .inner
+                .verify_client_cert(end_entity, intermediates, now),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        version1::signed_tls12(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        version1::signed_tls13(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
     }
 }

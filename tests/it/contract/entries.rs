@@ -45,7 +45,7 @@ const DATABASES: &[Key] = &[
     key("password", "'it''s secret'"),
     key("auth_user", "asker"),
     key("auth_query", "'select $1, null'"),
-    key("auth_dbname", "postgres").refuses("pgbouncer"),
+    key("auth_dbname", "postgres"),
     key("pool_size", "7")
         .shows("pool_size", "7")
         .refuses("many"),
@@ -239,14 +239,7 @@ fn a_wrong_value_or_key_is_refused_by_file_line_and_name() {
         for key in *all {
             let wrong = key.wrong.into_iter().map(|value| {
                 let says = format!("{} = {value}: ", key.name);
-                (
-                    value,
-                    if key.name == "auth_dbname" {
-                        "the name \"pgbouncer\" is reserved".to_owned()
-                    } else {
-                        says
-                    },
-                )
+                (value, says)
             });
             for (value, says) in wrong {
                 try_line(section, ("7", &line(key, value, besides)), &says);
