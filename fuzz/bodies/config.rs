@@ -260,7 +260,7 @@ pub fn url(input: &[u8]) {
                 let parts = password
                     .split(['/', '?', '@'])
                     .filter(|part| part.contains("s3cret"));
-                for part in parts.filter(|_| !password.contains("sslmode=")) {
+                for part in parts.filter(|_| !url.contains("sslmode=")) {
                     assert!(
                         url.matches(part).count() > 1 || !error.contains(part),
                         "{error}"
