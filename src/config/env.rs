@@ -57,14 +57,7 @@ pub(crate) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
     ] {
         if let Some(value) = value {
             let set = databases::set(&mut database, key, value);
-            set.map_err(|problem| {
-                if key == "port" {
-                    bad(BAD_PORT)
-                } else {
-                    problem
-                }
-                .at(at())
-            })?;
+            set.map_err(|problem| hidden(key, problem).at(at()))?;
         }
     }
     databases::check_name(name).map_err(|problem| problem.at(at()))?;
@@ -81,9 +74,16 @@ pub(crate) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
     Ok(draft)
 }
 
-/// Without the port: it may be the beginning of a password.
-const BAD_PORT: &str =
-    "expected a port, 1 to 65535; a / ? or # in the password is written %2F %3F %23";
+/// What is wrong with a value, without the value: in an address that is mistaken it may be a part of the password.
+fn hidden(key: &str, problem: Problem) -> Problem {
+    match key {
+        "port" => {
+            bad("expected a port, 1 to 65535; a / ? or # in the password is written %2F %3F %23")
+        }
+        "host" => bad("expected a host between commas"),
+        _ => problem,
+    }
+}
 
 fn place() -> Place {
     Place::line("environment", 0)
@@ -365,6 +365,7 @@ mod tests {
             "postgres://u:s3cret@h:x/d",
             "postgres://u:s3cret/more@h/d",
             "postgres://u:s3cret?more@h/d",
+            "postgres://u?host=s3cret@h,,i/d",
             "postgres://u:s3cret@h/d?sslmode=always",
             "postgres://u:s3cret@h/pgbouncer",
             "postgres://u:s3cret%00@h/d",

@@ -135,10 +135,10 @@ impl Directory {
         let mut words = Words::default();
         for option in options {
             // A word without a name of its own may be what follows a blank in a password that is not quoted.
-            let Some((key, value)) = option
-                .split_once('=')
-                .filter(|(key, _)| key.starts_with("ldap"))
-            else {
+            let is_name = |key: &str| {
+                key.starts_with("ldap") && key.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            };
+            let Some((key, value)) = option.split_once('=').filter(|(key, _)| is_name(key)) else {
                 return Err(format!(
                     "a word that is none of {KNOWN} (a value with a blank or a comma has to stand in double quotes)"
                 ));

@@ -188,6 +188,21 @@ fn options_that_do_not_go_together_are_named_and_explained() {
 }
 
 #[test]
+fn what_looks_like_no_option_is_not_shown() {
+    for text in [
+        "ldap\u{1b}[s3cret=x",
+        "ldap-s3cret=x",
+        "\"ldapserver s3cret=x\"",
+    ] {
+        let refused = parse(text).unwrap_err();
+        assert!(
+            refused.starts_with("a word that is none of ldapserver, "),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
 fn what_is_shown_has_no_password() {
     let text = r#"ldapserver=h ldapbasedn="dc=x, dc=y" ldapbinddn=cn=a ldapbindpasswd="s3 cret""#;
     let options = Options::parse(text).unwrap();
