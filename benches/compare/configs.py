@@ -57,7 +57,9 @@ def pgbouncer(place):
              f"max_client_conn = {place.max_clients}",
              "max_prepared_statements = 200",
              "log_connections = 0",
-             "log_disconnections = 0"]
+             "log_disconnections = 0",
+             # PostgreSQL offers it, for clients that come to it directly.
+             "server_tls_sslmode = disable"]
     if place.access is Access.TLS:
         certificate, key = place.certificate()
         lines += ["client_tls_sslmode = require", f"client_tls_cert_file = {certificate}",
