@@ -37,6 +37,13 @@ class Place:
         return self.directory / "server.crt", self.directory / "server.key"
 
 
+def written(place, name, lines):
+    """The path of a file with these lines in the pooler's directory."""
+    path = place.directory / name
+    path.write_text("\n".join([*lines, ""]), encoding="ascii")
+    return str(path)
+
+
 def pgbouncer(place):
     """PgBouncer's ini. Returns the arguments of the program."""
     users = place.directory / "users.txt"
@@ -64,9 +71,7 @@ def pgbouncer(place):
         certificate, key = place.certificate()
         lines += ["client_tls_sslmode = require", f"client_tls_cert_file = {certificate}",
                   f"client_tls_key_file = {key}"]
-    config = place.directory / "pooler.ini"
-    config.write_text("\n".join([*lines, *place.extra, ""]), encoding="ascii")
-    return [str(config)]
+    return [written(place, "pooler.ini", [*lines, *place.extra])]
 
 
 def toml_tls(place, certificate_key, private_key):
@@ -94,9 +99,7 @@ def pgcat(place):
              f"pool_size = {place.pool_size}",
              f"[pools.{DATABASE}.shards.0]", f'servers = [["127.0.0.1", {place.server_port}, "primary"]]',
              'database = "postgres"']
-    config = place.directory / "pgcat.toml"
-    config.write_text("\n".join([*lines, ""]), encoding="ascii")
-    return [str(config)]
+    return [written(place, "pgcat.toml", lines)]
 
 
 def pg_doorman(place):
@@ -109,9 +112,7 @@ def pg_doorman(place):
              'server_database = "postgres"', 'pool_mode = "transaction"',
              f"[pools.{DATABASE}.users.0]", f'username = "{USER}"', f'password = "{PASSWORD}"',
              f"pool_size = {place.pool_size}"]
-    config = place.directory / "pg_doorman.toml"
-    config.write_text("\n".join([*lines, ""]), encoding="ascii")
-    return [str(config)]
+    return [written(place, "pg_doorman.toml", lines)]
 
 
 def odyssey(place):
@@ -128,9 +129,7 @@ def odyssey(place):
              'storage_db "postgres"', f'storage_user "{USER}"', 'pool "transaction"',
              f"pool_size {place.pool_size}", "pool_discard no", "pool_smart_discard yes",
              "pool_reserve_prepared_statement yes", "}", "}"]
-    config = place.directory / "odyssey.conf"
-    config.write_text("\n".join([*lines, ""]), encoding="ascii")
-    return [str(config)]
+    return [written(place, "odyssey.conf", lines)]
 
 
 def pgdog(place):
@@ -141,11 +140,8 @@ def pgdog(place):
              *toml_tls(place, "tls_certificate", "tls_private_key"), *place.extra,
              "[[databases]]", f'name = "{DATABASE}"', 'host = "127.0.0.1"', f"port = {place.server_port}",
              'database_name = "postgres"']
-    config, users = place.directory / "pgdog.toml", place.directory / "users.toml"
-    config.write_text("\n".join([*lines, ""]), encoding="ascii")
-    users.write_text(f'[[users]]\nname = "{USER}"\ndatabase = "{DATABASE}"\npassword = "{PASSWORD}"\n',
-                     encoding="ascii")
-    return ["--config", str(config), "--users", str(users)]
+    users = ["[[users]]", f'name = "{USER}"', f'database = "{DATABASE}"', f'password = "{PASSWORD}"']
+    return ["--config", written(place, "pgdog.toml", lines), "--users", written(place, "users.toml", users)]
 
 
 #: by name of the target, what writes its configuration

@@ -9,7 +9,7 @@ use tokio_postgres::{NoTls, SimpleQueryMessage};
 use super::*;
 use crate::config::{Config, ConfigHandle, Database, Host};
 use crate::net::connection::Message;
-use crate::net::{Stream, Workers};
+use crate::net::{Detached, Raw, Workers};
 use crate::pool::{Learned, Waiter};
 use crate::protocol::backend::{self, ErrorFields};
 use crate::protocol::frontend;
@@ -113,6 +113,11 @@ pub(super) fn client(console: &Console, database: &str, user: &str) -> ClientGua
     }))
 }
 
+fn attached(socket: UnixStream) -> Connection {
+    let socket = Raw::Unix(socket.into_std().unwrap());
+    Connection::new(Detached::Plain(socket.into()).attach().unwrap())
+}
+
 /// Serves a new console client; the other end, and the client's entry.
 fn serve_one(console: &Arc<Console>, rights: Rights) -> (UnixStream, Arc<ClientEntry>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -121,13 +126,7 @@ fn serve_one(console: &Arc<Console>, rights: Rights) -> (UnixStream, Arc<ClientE
     let console = console.clone();
     let workers = console.manager.parts().workers.clone();
     workers.spawn_on(0, async move {
-        serve(
-            &console,
-            Connection::new(Stream::from_unix(ours).unwrap()),
-            rights,
-            guard,
-        )
-        .await;
+        serve(&console, attached(ours), rights, guard).await;
     });
     (theirs, entry)
 }
@@ -194,7 +193,7 @@ async fn silent_server() -> Silent {
 /// A console client that has sent PAUSE and waits.
 async fn pausing(console: &Arc<Console>) -> (Connection, Arc<ClientEntry>) {
     let (stream, entry) = serve_one(console, Rights::Admin);
-    let mut connection = Connection::new(Stream::from_unix(stream).unwrap());
+    let mut connection = attached(stream);
     send(&mut connection, "PAUSE app").await;
     until(|| entry.phase() == Phase::Waiting).await;
     (connection, entry)
@@ -260,7 +259,7 @@ async fn a_disconnected_client_is_told_and_other_orders_are_ignored() {
     let (console, _) = console();
     let console = Arc::new(console);
     let (stream, entry) = serve_one(&console, Rights::Stats);
-    let mut connection = Connection::new(Stream::from_unix(stream).unwrap());
+    let mut connection = attached(stream);
     entry.order(Order::ShuttingDown);
     entry.order(Order::DatabaseRemoved);
     send(&mut connection, "SHOW STATE").await;
@@ -289,7 +288,7 @@ async fn a_message_over_the_limit_is_refused_at_its_head() {
     let (console, _) = console();
     let console = Arc::new(console);
     let (stream, _) = serve_one(&console, Rights::Admin);
-    let mut connection = Connection::new(Stream::from_unix(stream).unwrap());
+    let mut connection = attached(stream);
     connection
         .send_all(&[b'Q', 0x7f, 0xff, 0xff, 0xff])
         .await
@@ -337,13 +336,7 @@ async fn driver(console: &Arc<Console>, rights: Rights) -> tokio_postgres::Clien
         ours.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I")
             .await
             .unwrap();
-        serve(
-            &served,
-            Connection::new(Stream::from_unix(ours).unwrap()),
-            rights,
-            guard,
-        )
-        .await;
+        serve(&served, attached(ours), rights, guard).await;
     });
     let (client, connection) = tokio_postgres::Config::new()
         .user("admin")

@@ -59,7 +59,7 @@ impl Relay {
             self.statements.confirm_unnamed(version);
         }
         self.unnamed_becomes(linked, Unnamed::Unknown);
-        linked.server.pipeline.push(
+        linked.owes(
             Expect::Forward(Request::Query),
             Some(Effect::Forget(forget)),
         );
@@ -80,10 +80,7 @@ impl Relay {
         out: &mut Outgoing<'_>,
     ) {
         frontend::close(out.insert(), Target::Statement, &self.stand_in(number));
-        linked
-            .server
-            .pipeline
-            .push(Expect::Swallow(Request::Close), None);
+        linked.owes(Expect::Swallow(Request::Close), None);
     }
 
     /// Prepares a stand-in: an empty statement, which can be prepared whatever the session looks like.
@@ -96,10 +93,7 @@ impl Relay {
         self.take_stand_in(linked, number, out);
         let name = self.stand_in(number);
         frontend::parse(out.insert(), &name, &[0, 0, 0]);
-        linked
-            .server
-            .pipeline
-            .push(Expect::Swallow(Request::Parse), None);
+        linked.owes(Expect::Swallow(Request::Parse), None);
     }
 
     /// If running the text takes names away: what it takes, and its Parse with a stand-in for the name.
@@ -135,7 +129,7 @@ impl Relay {
     ) {
         self.put_stand_in(linked, 0, out);
         frontend::parse(out.insert(), &self.stand_in(0), definition);
-        linked.server.pipeline.push(
+        linked.owes(
             Expect::Forward(Request::Parse),
             Some(Effect::Duplicate(name.into())),
         );

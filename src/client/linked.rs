@@ -7,7 +7,7 @@ use super::relay::{Linked, Outgoing};
 use super::session::{READ_AHEAD, Session, State, Step};
 use super::{Error, prepare};
 use crate::config::PoolMode;
-use crate::net::scratch::{self, Scratch};
+use crate::net::scratch::Scratch;
 use crate::pool::Pooled;
 use crate::protocol::backend::TxStatus;
 use crate::server::Doom;
@@ -31,13 +31,9 @@ impl Session {
 
     /// Server to client.
     fn poll_from_server(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
-        if self.connection.has_backlog() {
-            match self.connection.poll_flush(cx) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(_)) => return Step::End(Ending::Vanished),
-                // The server is not read while the client does not take what it has sent.
-                Poll::Pending => return Step::Pending,
-            }
+        // The server is not read while the client does not take what it has sent.
+        if let Some(step) = self.flush_client(cx) {
+            return step;
         }
         let State::Linked(pooled) = &mut self.state else {
             return Step::Again;
@@ -211,10 +207,7 @@ impl Session {
                 Poll::Pending => return Step::Pending,
             }
         }
-        if std::mem::take(&mut self.kept_is_due) && !self.connection.kept.is_empty() {
-            let kept = std::mem::take(&mut self.connection.kept);
-            let step = self.to_server(cx, &kept, (&mut scratch.forward, &mut scratch.back));
-            scratch::give_buffer(kept);
+        if let Some(step) = self.use_kept(cx, scratch, Self::to_server) {
             return step;
         }
         if self.relay.fenced && self.connection.kept.len() >= READ_AHEAD {
@@ -224,18 +217,7 @@ impl Session {
             // It does not take its answers, and it would get more of them from us.
             return Step::Pending;
         }
-        match self.connection.stream.poll_read(cx, &mut scratch.read) {
-            Poll::Pending => Step::Pending,
-            Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
-            Poll::Ready(Ok(n)) => {
-                let read = scratch.read.get(..n).unwrap_or_default();
-                if self.connection.kept.is_empty() {
-                    return self.to_server(cx, read, (&mut scratch.forward, &mut scratch.back));
-                }
-                self.keep_more(read);
-                Step::Again
-            }
-        }
+        self.read_client(cx, scratch, Self::to_server)
     }
 
     /// Passes on what the client sent.

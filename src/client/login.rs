@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
@@ -129,51 +129,67 @@ fn send_home(
 /// A client that is logged in, and what it counts as: the task that serves it on its worker. (The task of a login is
 /// larger. And this one is written by hand, as there is one for every client, and `async` would keep some things twice.)
 struct Resident {
-    /// `None`: it is on its way out, or elsewhere.
-    session: Option<Box<Session>>,
+    stay: Stay,
     worker: usize,
-    is_here: bool,
-    farewell: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     _count: ClientCount,
+    /// Goes along when the client moves.
     admission: Option<Admission>,
+}
+
+enum Stay {
+    /// Its socket may still be on another worker.
+    Arriving(Box<Session>),
+    /// It is served.
+    Here(Box<Session>),
+    /// It is told that it has to go, and its server is seen to.
+    Leaving(Pin<Box<dyn Future<Output = ()> + Send>>),
+    /// It has ended, or is on another worker.
+    Gone,
 }
 
 impl Resident {
     fn new(session: Box<Session>, worker: usize, count: ClientCount, admission: Admission) -> Self {
         Self {
-            session: Some(session),
+            stay: Stay::Arriving(session),
             worker,
-            is_here: false,
-            farewell: None,
             _count: count,
             admission: Some(admission),
         }
     }
 
-    fn leave(&mut self, session: Box<Session>, way: Way) -> Poll<()> {
+    fn arrive(&mut self, cx: &TaskContext<'_>) {
+        if let Stay::Arriving(session) = std::mem::replace(&mut self.stay, Stay::Gone)
+            && let Ok(session) = session.arrive(self.worker)
+        {
+            session.entry().register(cx.waker());
+            self.stay = Stay::Here(session);
+        }
+    }
+
+    fn leave(&mut self, way: Way) {
+        let Stay::Here(session) = std::mem::replace(&mut self.stay, Stay::Gone) else {
+            return;
+        };
         match way {
+            Way::Ends(ending) => self.stay = Stay::Leaving(Box::pin(farewell(session, ending))),
             Way::Moves(worker) => {
                 let workers = session.context().manager.parts().workers.clone();
                 let count = workers.count_client(worker);
                 if let Some(admission) = self.admission.take() {
                     workers.spawn_on(worker, Self::new(session, worker, count, admission));
                 }
-                Poll::Ready(())
-            }
-            Way::Ends(ending) => {
-                self.farewell = Some(Box::pin(async move {
-                    let context = session.context().clone();
-                    let port = context.config.load().settings.listen_port;
-                    let now = context.manager.parts().registry.now();
-                    let conn = Conn::of(session.entry(), port, now);
-                    // Before the client is told: whoever is sent away finds the reason in the log.
-                    conn.ends(&context, &ending);
-                    session.finish(&ending).await;
-                }));
-                Poll::Pending
             }
         }
     }
+}
+
+async fn farewell(session: Box<Session>, ending: Ending) {
+    let context = session.context().clone();
+    let port = context.config.load().settings.listen_port;
+    let now = context.manager.parts().registry.now();
+    let conn = Conn::of(session.entry(), port, now);
+    session.finish(&ending).await;
+    conn.ends(&context, &ending);
 }
 
 impl Future for Resident {
@@ -181,30 +197,16 @@ impl Future for Resident {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
         let this = &mut *self;
-        if let Some(mut session) = this.session.take() {
-            if !this.is_here {
-                session = match session.arrive(this.worker) {
-                    Ok(session) => session,
-                    Err(_) => return Poll::Ready(()),
-                };
-                session.entry().register(cx.waker());
-                this.is_here = true;
-            }
-            match session.poll(cx) {
-                Poll::Pending => {
-                    this.session = Some(session);
-                    return Poll::Pending;
+        loop {
+            match &mut this.stay {
+                Stay::Arriving(_) => this.arrive(cx),
+                Stay::Here(session) => {
+                    let way = ready!(session.poll(cx));
+                    this.leave(way);
                 }
-                Poll::Ready(way) => {
-                    if this.leave(session, way).is_ready() {
-                        return Poll::Ready(());
-                    }
-                }
+                Stay::Leaving(farewell) => return farewell.as_mut().poll(cx),
+                Stay::Gone => return Poll::Ready(()),
             }
-        }
-        match &mut this.farewell {
-            Some(farewell) => farewell.as_mut().poll(cx),
-            None => Poll::Ready(()),
         }
     }
 }
@@ -262,7 +264,9 @@ impl Client {
         if config.settings.application_name_add_host {
             add_host(&mut tracked, entry.peer, config.settings.listen_port);
         }
-        tracked.fill_from(&self.pool.fresh_parameters());
+        if let Some(fresh) = self.pool.fresh_parameters() {
+            tracked.fill_from(&fresh);
+        }
         self.pool.share(&mut tracked);
         if let Some(name) = tracked.iter().find(|(name, _)| *name == "application_name") {
             *entry.application_name.lock() = name.1.to_vec();

@@ -8,8 +8,9 @@ use super::names::Names;
 use super::statements::{NamesHeld, Statements};
 use crate::pool::PoolSettings;
 use crate::prepared::Registry;
+use crate::server::pipeline::Expect;
 use crate::server::session::Tracked;
-use crate::server::{Doom, Forget, State};
+use crate::server::{Doom, Effect, Forget, State};
 use crate::stats::{Counters, ServerEntry};
 
 /// The server's side of a link, as the relay works on it.
@@ -216,6 +217,12 @@ impl Linked<'_> {
             self.counters.prepare_cache_misses.add(1);
         }
         self.entry.count_statement(hit);
+    }
+
+    /// What was sent, or is answered by us in its turn, will have this reply.
+    #[inline]
+    pub fn owes(&mut self, expect: Expect, effect: Option<Effect>) {
+        self.server.pipeline.push(expect, effect);
     }
 
     /// The server's stream can't be followed any more.

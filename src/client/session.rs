@@ -50,6 +50,9 @@ pub(super) enum State {
     Linked(Pooled),
 }
 
+/// What is done with bytes that the client has sent; the buffers are the thread's.
+type DealWith = fn(&mut Session, &mut TaskContext<'_>, &[u8], (&mut Vec<u8>, &mut Vec<u8>)) -> Step;
+
 /// What a step of the machine came to.
 pub(super) enum Step {
     /// Something was done; there may be more.
@@ -210,26 +213,60 @@ impl Session {
         if let Some(worker) = self.moves_to.take() {
             return Step::Move(worker);
         }
-        if self.connection.has_backlog() {
-            match self.connection.poll_flush(cx) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(_)) => return Step::End(Ending::Vanished),
-                Poll::Pending => return Step::Pending,
-            }
-        }
-        if std::mem::take(&mut self.kept_is_due) {
-            let kept = std::mem::take(&mut self.connection.kept);
-            let step = self.begin(cx, &kept, (&mut scratch.forward, &mut scratch.back));
-            scratch::give_buffer(kept);
+        if let Some(step) = self.flush_client(cx) {
             return step;
         }
+        if let Some(step) = self.use_kept(cx, scratch, Self::begin) {
+            return step;
+        }
+        self.read_client(cx, scratch, Self::begin)
+    }
+
+    /// Sends what the client has not taken yet. `Some`: it takes no more now, or is gone.
+    #[inline]
+    pub(super) fn flush_client(&mut self, cx: &mut TaskContext<'_>) -> Option<Step> {
+        if !self.connection.has_backlog() {
+            return None;
+        }
+        match self.connection.poll_flush(cx) {
+            Poll::Ready(Ok(())) => None,
+            Poll::Ready(Err(_)) => Some(Step::End(Ending::Vanished)),
+            Poll::Pending => Some(Step::Pending),
+        }
+    }
+
+    /// Uses what the client sent before, if it can be dealt with now.
+    #[inline]
+    pub(super) fn use_kept(
+        &mut self,
+        cx: &mut TaskContext<'_>,
+        scratch: &mut Scratch,
+        deal_with: DealWith,
+    ) -> Option<Step> {
+        if !std::mem::take(&mut self.kept_is_due) || self.connection.kept.is_empty() {
+            return None;
+        }
+        let kept = std::mem::take(&mut self.connection.kept);
+        let step = deal_with(self, cx, &kept, (&mut scratch.forward, &mut scratch.back));
+        scratch::give_buffer(kept);
+        Some(step)
+    }
+
+    /// Reads what the client sends, and uses it unless something else comes first.
+    #[inline]
+    pub(super) fn read_client(
+        &mut self,
+        cx: &mut TaskContext<'_>,
+        scratch: &mut Scratch,
+        deal_with: DealWith,
+    ) -> Step {
         match self.connection.stream.poll_read(cx, &mut scratch.read) {
             Poll::Pending => Step::Pending,
             Poll::Ready(Ok(0) | Err(_)) => Step::End(Ending::Vanished),
             Poll::Ready(Ok(n)) => {
                 let read = scratch.read.get(..n).unwrap_or_default();
                 if self.connection.kept.is_empty() {
-                    return self.begin(cx, read, (&mut scratch.forward, &mut scratch.back));
+                    return deal_with(self, cx, read, (&mut scratch.forward, &mut scratch.back));
                 }
                 self.keep_more(read);
                 Step::Again

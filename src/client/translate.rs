@@ -107,10 +107,7 @@ impl Relay {
         if self.skips_alone && frame.tag != tag::TERMINATE {
             if frame.tag == tag::SYNC {
                 self.skips_alone = false;
-                linked
-                    .server
-                    .pipeline
-                    .push(Expect::Synthesize(Request::Sync), None);
+                linked.owes(Expect::Synthesize(Request::Sync), None);
                 return Ok(Step::Done);
             }
             return Ok(Step::Drop);
@@ -131,10 +128,7 @@ impl Relay {
             tag::SYNC => Ok(Self::sync(linked)),
             tag::FLUSH => Ok(Step::Pass),
             tag::FUNCTION_CALL => {
-                linked
-                    .server
-                    .pipeline
-                    .push(Expect::Forward(Request::FunctionCall), None);
+                linked.owes(Expect::Forward(Request::FunctionCall), None);
                 Ok(Step::Pass)
             }
             tag::COPY_DATA => Ok(if linked.server.pipeline.wants_copy_data() {
@@ -179,10 +173,7 @@ impl Relay {
         }
         let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
         self.unnamed_becomes(linked, Unnamed::Unknown);
-        linked
-            .server
-            .pipeline
-            .push(Expect::Forward(Request::Query), effect);
+        linked.owes(Expect::Forward(Request::Query), effect);
         Step::Pass
     }
 
@@ -240,20 +231,14 @@ impl Relay {
                 }
             }
             let effect = Effect::Forget(vec![forget]);
-            linked
-                .server
-                .pipeline
-                .push(Expect::Forward(Request::Execute), Some(effect));
+            linked.owes(Expect::Forward(Request::Execute), Some(effect));
             out.insert().extend_from_slice(frame.bytes);
             // The answer is needed before the next message can be understood.
             frontend::flush(out.insert());
             self.fenced = true;
             return Ok(Step::Done);
         }
-        linked
-            .server
-            .pipeline
-            .push(Expect::Forward(Request::Execute), None);
+        linked.owes(Expect::Forward(Request::Execute), None);
         Ok(Step::Pass)
     }
 

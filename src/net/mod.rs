@@ -15,7 +15,7 @@ pub mod workers;
 pub use connection::Connection;
 pub use dns::Names;
 pub use listener::Listener;
-pub use socket::{Raw, Socket};
+pub use socket::Raw;
 pub use stream::{Address, Detached, Stream, TcpOptions};
 pub use tls::TlsHandle;
 pub use workers::{ClientCount, Workers};

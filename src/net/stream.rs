@@ -211,11 +211,6 @@ impl Stream {
         Socket::new(socket.into()).map(Self::Plain)
     }
 
-    /// A socket of tokio's.
-    pub fn from_unix(socket: UnixStream) -> io::Result<Self> {
-        Socket::new(Raw::Unix(socket.into_std()?).into()).map(Self::Plain)
-    }
-
     /// Takes the socket off its worker, so that another can [`attach`](Detached::attach) it. It must have been
     /// [settled](Self::settle) on that worker.
     pub fn detach(self) -> io::Result<Detached> {

@@ -1,5 +1,6 @@
 //! Opening servers: who is let to open one, what happens when it is there or fails.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::limits::Full;
 use super::state::{Pool, Welcome};
 use super::{PoolSettings, WaitError};
 use crate::protocol::startup::Replication;
-use crate::server::connect::{Connected, connect};
+use crate::server::connect::{Connected, Target, connect};
 use crate::server::{self, Server};
 
 /// How often a client that wants a server of its own looks whether there is room.
@@ -163,22 +164,7 @@ impl Pool {
         target.replication = replication;
         // The client's own come last, and so prevail.
         target.parameters.extend_from_slice(parameters);
-        let place = (worker, self.generation());
-        let registry = &self.parts.registry;
-        let tls = self.parts.tls.load();
-        let credentials = self.credentials();
-        let began = Instant::now();
-        let connected = match connect(&target, &tls.servers, credentials, registry, place).await {
-            Ok(connected) => connected,
-            Err(error) => {
-                let place = target.hosts.to_string();
-                self.log_failure(&place, &error, (began, replication));
-                return Err(error);
-            }
-        };
-        for (address, error) in &connected.passed_over {
-            self.log_failure(&address.to_string(), error, (began, replication));
-        }
+        let connected = self.connect(&target, worker).await?;
         slot.opened();
         let pooled = Pooled {
             server: connected.server,
@@ -255,10 +241,31 @@ impl Pool {
             .spawn_on(worker, attempt(slot, settings, shard, worker));
     }
 
+    /// Connects a server. The log has the hosts that were passed over, and why none came about.
+    async fn connect(&self, target: &Target, worker: usize) -> Result<Connected, server::Error> {
+        let began = Instant::now();
+        let place = (worker, self.generation());
+        let tls = self.parts.tls.load();
+        let (credentials, registry) = (self.credentials(), &self.parts.registry);
+        let connected = connect(target, &tls.servers, credentials, registry, place).await;
+        let log = |place: &dyn fmt::Display, error: &server::Error| {
+            self.log_failure(place, error, (began, target.replication));
+        };
+        match &connected {
+            Ok(Connected { passed_over, .. }) => {
+                for (address, error) in passed_over {
+                    log(address, error);
+                }
+            }
+            Err(error) => log(&target.hosts, error),
+        }
+        connected
+    }
+
     /// What the log says of a server that did not come about.
     fn log_failure(
         &self,
-        place: &str,
+        place: &dyn fmt::Display,
         error: &server::Error,
         (began, replication): (Instant, Replication),
     ) {
@@ -296,10 +303,8 @@ impl Pool {
     /// Is there a server that others may get, and not only until the client it is with is done?
     fn has_usable_servers(&self) -> bool {
         self.accounting.lock().open() > 0
-            && self.parts.registry.servers().iter().any(|server| {
-                server.database == self.database
-                    && server.user == self.user
-                    && server.replication == Replication::None
+            && self.server_entries().any(|server| {
+                server.replication == Replication::None
                     && !server.close_needed.load(Ordering::Relaxed)
             })
     }
@@ -308,21 +313,11 @@ impl Pool {
 /// Connects one server and hands it to whoever has waited longest.
 async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, worker: usize) {
     let pool = slot.pool.clone();
-    let credentials = pool.credentials();
-    let place = (worker, pool.generation());
-    let began = Instant::now();
-    let tls = pool.parts.tls.load();
-    let registry = &pool.parts.registry;
-    match connect(&settings.target, &tls.servers, credentials, registry, place).await {
+    match pool.connect(&settings.target, worker).await {
         Ok(Connected {
-            server,
-            welcome,
-            passed_over,
+            server, welcome, ..
         }) => {
             slot.opened();
-            for (address, error) in passed_over {
-                pool.log_failure(&address.to_string(), &error, (began, Replication::None));
-            }
             pool.greet(welcome);
             if pool.parts.logs_connections() {
                 let entry = &server.entry;
@@ -345,8 +340,6 @@ async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, work
         }
         Err(error) => {
             slot.failed(&error, &settings);
-            let place = settings.target.hosts.to_string();
-            pool.log_failure(&place, &error, (began, Replication::None));
             pool.attempt_failed(&error);
         }
     }

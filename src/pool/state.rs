@@ -19,6 +19,7 @@ use crate::auth::server_login::Credentials;
 use crate::auth::{Keyring, Secret};
 use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
+use crate::stats::registry::ServerEntry;
 use crate::stats::{Counters, Order};
 
 /// What servers said at login: ParameterStatus names and values, in their order.
@@ -58,7 +59,8 @@ pub struct Pool {
     paused: AtomicBool,
     pub(super) removed: AtomicBool,
     credentials: Mutex<Known>,
-    welcome: Mutex<Option<Arc<Welcome>>>,
+    /// What a server said at login, and what that makes of the tracked parameters.
+    welcome: Mutex<Option<(Arc<Welcome>, Tracked)>>,
     /// What the client that came last wants of the tracked parameters.
     common: Mutex<Option<Tracked>>,
     counters: Box<[Counters]>,
@@ -185,20 +187,23 @@ impl Pool {
 
     /// What the servers said at login, if there has been one.
     pub fn welcome(&self) -> Option<Arc<Welcome>> {
-        self.welcome.lock().clone()
+        self.welcome
+            .lock()
+            .as_ref()
+            .map(|(welcome, _)| welcome.clone())
     }
 
     pub(super) fn greet(&self, welcome: Welcome) {
-        *self.welcome.lock() = Some(Arc::new(welcome));
+        let mut fresh = Tracked::new(self.parts.tracked.clone());
+        for (name, value) in &welcome {
+            fresh.set(name, value);
+        }
+        *self.welcome.lock() = Some((Arc::new(welcome), fresh));
     }
 
-    /// The tracked parameters as a fresh server has them.
-    pub fn fresh_parameters(&self) -> Tracked {
-        let mut tracked = Tracked::new(self.parts.tracked.clone());
-        for (name, value) in self.welcome().iter().flat_map(|welcome| welcome.iter()) {
-            tracked.set(name, value);
-        }
-        tracked
+    /// The tracked parameters as a fresh server has them, if there has been one.
+    pub fn fresh_parameters(&self) -> Option<Tracked> {
+        self.welcome.lock().as_ref().map(|(_, fresh)| fresh.clone())
     }
 
     /// Lets a client's values be those of the client before, where they are equal.
@@ -248,19 +253,23 @@ impl Pool {
         self.generation.load(Ordering::Relaxed)
     }
 
+    /// Its servers' places in the live list.
+    pub(super) fn server_entries(&self) -> impl Iterator<Item = Arc<ServerEntry>> {
+        let servers = self.parts.registry.servers().into_iter();
+        servers.filter(|server| server.database == self.database && server.user == self.user)
+    }
+
     /// Replaces all servers: idle ones now, others when they are given back.
     pub fn reconnect(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         self.accounting.lock().forgive();
         *self.welcome.lock() = None;
-        for server in self.parts.registry.servers() {
-            if server.database == self.database && server.user == self.user {
-                server.close_needed.store(true, Ordering::Relaxed);
-                if server.replication != Replication::None
-                    && let Some(client) = self.parts.registry.client(server.client())
-                {
-                    client.order(Order::Reconnect);
-                }
+        for server in self.server_entries() {
+            server.close_needed.store(true, Ordering::Relaxed);
+            if server.replication != Replication::None
+                && let Some(client) = self.parts.registry.client(server.client())
+            {
+                client.order(Order::Reconnect);
             }
         }
         self.close_all_idle("database configuration changed");

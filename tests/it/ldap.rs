@@ -35,23 +35,12 @@ fn asking_at(options: &str, change: impl FnOnce(&mut Ini)) -> Pooler {
     })
 }
 
-/// "in", or the error that the client was told.
-fn outcome(pooler: &Pooler, user: &str, secret: &str) -> String {
-    match pooler.login(user, "postgres", Some(secret)) {
-        Ok(mut client) => {
-            assert_eq!(client.value("SELECT current_user"), user);
-            "in".to_owned()
-        }
-        Err(refusal) => refusal.text(),
-    }
-}
-
 fn admits(pooler: &Pooler, user: &str) {
-    assert_eq!(outcome(pooler, user, &password(user)), "in", "{user}");
+    assert_eq!(pooler.outcome(user, &password(user)), "in", "{user}");
 }
 
 fn refuses(pooler: &Pooler, user: &str, secret: &str) {
-    assert_eq!(outcome(pooler, user, secret), FAILED, "{user}/{secret}");
+    assert_eq!(pooler.outcome(user, secret), FAILED, "{user}/{secret}");
 }
 
 #[test]
@@ -110,7 +99,7 @@ fn an_empty_password_never_gets_to_the_directory() {
     for options in [NAMED, FOUND] {
         let pooler = asking(options, |_| ());
         assert_eq!(
-            outcome(&pooler, "app", ""),
+            pooler.outcome("app", ""),
             "empty password returned by client"
         );
     }
@@ -400,7 +389,7 @@ fn a_line_of_the_rules_may_name_a_directory() {
     admits(&pooler, "scram_user");
     refuses(&pooler, "app", "outdated");
     refuses(&pooler, "nobody", "x");
-    assert_eq!(outcome(&pooler, "other", &password("other")), "in");
+    assert_eq!(pooler.outcome("other", &password("other")), "in");
 }
 
 #[test]

@@ -77,11 +77,7 @@ fn with_server_lifetime_0_a_server_serves_once() {
 #[test]
 fn with_server_lifetime_0_the_login_that_a_server_was_opened_for_is_not_its_use() {
     let server = Scripted::start(|_, session| {
-        session.accept_login();
-        while session.read_until(b'Q') {
-            session.complete("SELECT 0");
-            session.ready(b'I');
-        }
+        session.serve();
     });
     let pooler = Pooler::start(|ini| {
         ini.set("server_lifetime", 0)
@@ -95,11 +91,7 @@ fn with_server_lifetime_0_the_login_that_a_server_was_opened_for_is_not_its_use(
 #[test]
 fn with_server_lifetime_0_no_servers_are_opened_that_nobody_wants() {
     let server = Scripted::start(|_, session| {
-        session.accept_login();
-        while session.read_until(b'Q') {
-            session.complete("SELECT 0");
-            session.ready(b'I');
-        }
+        session.serve();
     });
     let pooler = Pooler::start(|ini| {
         ini.set("server_lifetime", 0)

@@ -59,17 +59,6 @@ mod built_in {
         }))
     }
 
-    /// "in", or the error that the client was told.
-    fn outcome(pooler: &Pooler, user: &str, secret: &str) -> String {
-        match pooler.login(user, "postgres", Some(secret)) {
-            Ok(mut client) => {
-                assert_eq!(client.value("SELECT current_user"), user);
-                "in".to_owned()
-            }
-            Err(refusal) => refusal.text(),
-        }
-    }
-
     #[test]
     fn who_knows_the_password_comes_in_and_nobody_else() {
         let service = Service::new();
@@ -80,12 +69,12 @@ mod built_in {
                 .set("verbose", 3);
         });
         for user in ["app", "other"] {
-            assert_eq!(outcome(&pooler, user, &password(user)), "in");
+            assert_eq!(pooler.outcome(user, &password(user)), "in");
         }
-        assert_eq!(outcome(&pooler, "app", "another"), FAILED);
-        assert_eq!(outcome(&pooler, "stranger", "a guess"), FAILED);
+        assert_eq!(pooler.outcome("app", "another"), FAILED);
+        assert_eq!(pooler.outcome("stranger", "a guess"), FAILED);
         assert_eq!(
-            outcome(&pooler, "app", ""),
+            pooler.outcome("app", ""),
             "empty password returned by client"
         );
         assert_eq!(
@@ -125,7 +114,7 @@ mod built_in {
             ini.no_secret("scram_user").secret("plain_user", "outdated");
         });
         for user in ["scram_user", "plain_user"] {
-            assert_eq!(outcome(&pooler, user, &password(user)), "in");
+            assert_eq!(pooler.outcome(user, &password(user)), "in");
         }
     }
 
@@ -154,7 +143,7 @@ mod built_in {
             ini.set("auth_user", "postgres");
         });
         assert_eq!(
-            outcome(&pooler, "app", &password("app")),
+            pooler.outcome("app", &password("app")),
             "bouncer config error"
         );
         assert_eq!(service.asked(), "");

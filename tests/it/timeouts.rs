@@ -163,11 +163,7 @@ fn a_server_that_is_starting_up_is_waited_for() {
             session.error("FATAL", "57P03", "the database system is starting up");
             return;
         }
-        session.accept_login();
-        while session.read_until(b'Q') {
-            session.complete("SELECT 0");
-            session.ready(b'I');
-        }
+        session.serve();
     });
     let pooler = Pooler::start(|ini| {
         ini.set("server_login_retry", 1)

@@ -277,6 +277,17 @@ impl Pooler {
         Wire::login(self.address(), user, database, password)
     }
 
+    /// "in" if PostgreSQL then knows the client by this name, or the error that the client was told.
+    pub fn outcome(&self, user: &str, secret: &str) -> String {
+        match self.login(user, "postgres", Some(secret)) {
+            Ok(mut client) => {
+                assert_eq!(client.value("SELECT current_user"), user);
+                "in".to_owned()
+            }
+            Err(refusal) => refusal.text(),
+        }
+    }
+
     /// A console command that must succeed.
     pub fn console(&self, command: &str) -> Rows {
         let console = self.login("postgres", "pgbouncer", Some(&password("postgres")));

@@ -32,7 +32,7 @@ impl Relay {
             // Too long to be kept: it serves this server only.
             let version = self.statements.pass_unnamed();
             self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
-            linked.server.pipeline.push(
+            linked.owes(
                 Expect::Forward(Request::Parse),
                 Some(Effect::Unnamed(version)),
             );
@@ -44,7 +44,7 @@ impl Relay {
         if unnamed {
             let version = self.statements.replace_unnamed(definition, forget);
             self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
-            linked.server.pipeline.push(
+            linked.owes(
                 Expect::Forward(Request::Parse),
                 Some(Effect::Unnamed(version)),
             );
@@ -55,10 +55,7 @@ impl Relay {
             return Ok(Step::Done);
         }
         if !self.translates() && self.statements.get(parse.name).is_none() {
-            linked
-                .server
-                .pipeline
-                .push(Expect::Forward(Request::Parse), None);
+            linked.owes(Expect::Forward(Request::Parse), None);
             return Ok(Step::Pass);
         }
         if self.wait_for(linked, parse.name, out) {
@@ -109,10 +106,7 @@ impl Relay {
                 name: name.into(),
                 sent: None,
             };
-            linked
-                .server
-                .pipeline
-                .push(Expect::Synthesize(Request::Parse), Some(effect));
+            linked.owes(Expect::Synthesize(Request::Parse), Some(effect));
         } else {
             let effect = Effect::Named {
                 name: name.into(),
@@ -155,10 +149,7 @@ impl Relay {
                 Request::Close
             }
         };
-        linked
-            .server
-            .pipeline
-            .push(Expect::Swallow(request), Some(Effect::UnnamedReplaced));
+        linked.owes(Expect::Swallow(request), Some(Effect::UnnamedReplaced));
     }
 
     pub(super) fn bind(
@@ -187,17 +178,11 @@ impl Relay {
                 .unnamed()
                 .and_then(|(_, text)| text.forget.clone());
             self.note_portal(head.portal, forget);
-            linked
-                .server
-                .pipeline
-                .push(Expect::Forward(Request::Bind), None);
+            linked.owes(Expect::Forward(Request::Bind), None);
             return Ok(Step::Pass);
         }
         let Some(named) = self.statements.get(head.statement) else {
-            linked
-                .server
-                .pipeline
-                .push(Expect::Forward(Request::Bind), None);
+            linked.owes(Expect::Forward(Request::Bind), None);
             return self.foreign(frame, &head, out);
         };
         linked.counters.binds.add(1);
@@ -208,10 +193,7 @@ impl Relay {
         rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
         let forget = named.forget.clone();
         self.note_portal(head.portal, forget);
-        linked
-            .server
-            .pipeline
-            .push(Expect::Forward(Request::Bind), None);
+        linked.owes(Expect::Forward(Request::Bind), None);
         Ok(Step::PassAfter(HEADER_LEN + head.len))
     }
 
@@ -255,7 +237,7 @@ impl Relay {
             Target::Statement => Request::DescribeStatement,
         };
         if described.target == Target::Portal {
-            linked.server.pipeline.push(Expect::Forward(request), None);
+            linked.owes(Expect::Forward(request), None);
             return Ok(Step::Pass);
         }
         if self.wait_for(linked, described.name, out) {
@@ -273,17 +255,17 @@ impl Relay {
                 Target::Statement,
                 named.statement.0.name(),
             );
-            linked.server.pipeline.push(Expect::Forward(request), None);
+            linked.owes(Expect::Forward(request), None);
             return Ok(Step::Done);
         } else if described
             .name
             .starts_with(self.registry.prefix().as_bytes())
         {
             rewrite::named(out.insert(), tag::DESCRIBE, Target::Statement, b"?");
-            linked.server.pipeline.push(Expect::Forward(request), None);
+            linked.owes(Expect::Forward(request), None);
             return Ok(Step::Done);
         }
-        linked.server.pipeline.push(Expect::Forward(request), None);
+        linked.owes(Expect::Forward(request), None);
         Ok(Step::Pass)
     }
 
@@ -301,10 +283,7 @@ impl Relay {
             if closed.name.is_empty() {
                 let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
                 self.unnamed_becomes(linked, Unnamed::Unknown);
-                linked
-                    .server
-                    .pipeline
-                    .push(Expect::Forward(Request::Close), effect);
+                linked.owes(Expect::Forward(Request::Close), effect);
                 return Ok(Step::Pass);
             }
             if self.wait_for(linked, closed.name, out) {
@@ -314,24 +293,15 @@ impl Relay {
                 self.unsettled
                     .insert(closed.name.into(), linked.server.pipeline.batch());
                 let effect = Effect::Closed(closed.name.into(), named);
-                linked
-                    .server
-                    .pipeline
-                    .push(Expect::Synthesize(Request::Close), Some(effect));
+                linked.owes(Expect::Synthesize(Request::Close), Some(effect));
                 return Ok(Step::Done);
             }
             if closed.name.starts_with(self.registry.prefix().as_bytes()) {
-                linked
-                    .server
-                    .pipeline
-                    .push(Expect::Synthesize(Request::Close), None);
+                linked.owes(Expect::Synthesize(Request::Close), None);
                 return Ok(Step::Done);
             }
         }
-        linked
-            .server
-            .pipeline
-            .push(Expect::Forward(Request::Close), None);
+        linked.owes(Expect::Forward(Request::Close), None);
         Ok(Step::Pass)
     }
 }
@@ -398,13 +368,10 @@ fn prepare(
     linked.counters.server_parses.add(1);
     if known == Known::InDoubt {
         frontend::close(out.insert(), Target::Statement, statement.name());
-        linked
-            .server
-            .pipeline
-            .push(Expect::Swallow(Request::Close), None);
+        linked.owes(Expect::Swallow(Request::Close), None);
     }
     frontend::parse(out.insert(), statement.name(), statement.definition());
-    linked.server.pipeline.push(expect, Some(effect));
+    linked.owes(expect, Some(effect));
     linked
         .server
         .statements
