@@ -113,7 +113,7 @@ impl Session {
         };
         let status = pooled.server.state.status;
         let mode = self.relay.settings.mode;
-        let now = self.registry.now();
+        let now = self.registry.turn();
         if let Some(counters) = self.pool.counters(self.worker) {
             if self.query_began > 0 {
                 counters
@@ -282,7 +282,7 @@ impl Session {
 
     /// Another query on the same link.
     fn query_begins(&mut self) {
-        let now = self.registry.now();
+        let now = self.registry.turn();
         self.query_began = now;
         self.entry.request_begins(now);
         self.entry.enter(Phase::Active, now);

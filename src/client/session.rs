@@ -320,7 +320,7 @@ impl Session {
             Err(error) => return Step::End(error.into()),
         };
         let bytes = bytes.get(used..).unwrap_or_default();
-        let now = self.registry.now();
+        let now = self.registry.turn();
         self.refresh_settings();
         let Some(pooled) = self.pool.try_lease(self.shard) else {
             self.connection.keep(bytes);
@@ -376,9 +376,9 @@ impl Session {
             Poll::Ready(Ok(pooled)) => {
                 self.state = State::Idle;
                 let Ok(pooled) = pooled.rehomed(self.worker) else {
-                    return self.enqueue(self.registry.now());
+                    return self.enqueue(self.registry.turn());
                 };
-                let now = self.registry.now();
+                let now = self.registry.turn();
                 if let Some(counters) = self.pool.counters(self.worker) {
                     counters.wait_time.add(now.saturating_sub(self.queued));
                 }
@@ -455,15 +455,15 @@ impl Session {
         match result {
             Ok(Some(pooled)) => {
                 self.adopt_spelling(&pooled);
-                self.linked(pooled, self.registry.now());
+                self.linked(pooled, self.registry.turn());
                 Step::Again
             }
             // It was dead: the next one, please.
             Ok(None) => match self.pool.try_lease(self.shard) {
                 Some(pooled) => self
-                    .link(pooled, self.registry.now())
+                    .link(pooled, self.registry.turn())
                     .unwrap_or(Step::Again),
-                None => self.enqueue(self.registry.now()),
+                None => self.enqueue(self.registry.turn()),
             },
             Err(error) => Step::End(error.into()),
         }

@@ -10,6 +10,7 @@ use tokio::runtime::{Builder, Runtime as Tokio};
 use tokio_util::sync::CancellationToken;
 
 use crate::net::{Workers, batch};
+use crate::stats::clock;
 
 /// The worker threads, and the main thread's runtime.
 #[derive(Debug)]
@@ -36,7 +37,10 @@ impl Runtime {
         for number in 0..count {
             let runtime = Builder::new_current_thread()
                 .enable_all()
-                .on_thread_park(batch::flush)
+                .on_thread_park(|| {
+                    batch::flush();
+                    clock::end_turn();
+                })
                 .build()?;
             handles.push(runtime.handle().clone());
             let (stop, tell) = (stop.clone(), tell.clone());
@@ -47,6 +51,7 @@ impl Runtime {
                 if batches && let Err(error) = batch::start() {
                     tracing::debug!("no io_uring ({error}): every send is a system call");
                 }
+                clock::keep_turns();
                 runtime.block_on(stop.cancelled());
                 batch::stop();
             })?);

@@ -1,6 +1,7 @@
 //! What is counted and who is alive. Numbers are written where things happen and named and added
 //! up here; no other room renders them.
 
+pub mod clock;
 pub mod counters;
 pub mod registry;
 

@@ -12,6 +12,8 @@ use std::time::{Duration, SystemTime};
 use dashmap::DashMap;
 use tokio::time::Instant;
 
+use super::clock;
+
 mod client;
 mod server;
 
@@ -104,6 +106,12 @@ impl Registry {
     /// Microseconds after the epoch, now.
     pub fn now(&self) -> u64 {
         self.epoch.micros(Instant::now())
+    }
+
+    /// Microseconds after the epoch, as of this turn of the worker (see [`clock`]): for what is done with every query.
+    #[inline]
+    pub fn turn(&self) -> u64 {
+        clock::in_turn(|| self.now())
     }
 
     /// Makes up a key for BackendKeyData that no other client has: a positive number and a secret of so many bytes.
