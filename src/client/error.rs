@@ -11,6 +11,7 @@ use crate::prepared;
 use crate::protocol;
 use crate::protocol::backend::{self, ErrorMessage};
 use crate::protocol::sqlstate;
+use crate::sql::touches::Touches;
 
 /// Who is at fault: decides the level of the log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,6 +156,12 @@ pub enum Error {
     /// KILL, or the database is gone from the configuration.
     #[error("database removed")]
     DatabaseRemoved,
+    /// `pin_policy = refuse`: it would have to keep its server.
+    #[error("session state is refused by pin_policy: {0}")]
+    PinRefused(Touches),
+    /// `max_pinned_servers`.
+    #[error("no more servers can be pinned (max_pinned_servers): {0}")]
+    TooManyPinned(Touches),
     /// `disable_pqexec`.
     #[error("PQexec disallowed")]
     QueriesDisallowed,
@@ -178,6 +185,8 @@ impl Error {
         match self {
             Self::Wait(WaitError::ServerRefused { sqlstate, .. }) => sqlstate,
             Self::Statements(_) => sqlstate::OUT_OF_MEMORY,
+            Self::PinRefused(_) => sqlstate::FEATURE_NOT_SUPPORTED,
+            Self::TooManyPinned(_) => sqlstate::TOO_MANY_CONNECTIONS,
             _ => sqlstate::PROTOCOL_VIOLATION,
         }
     }
@@ -210,6 +219,7 @@ impl Error {
             | Self::NotAllowed
             | Self::InvalidParameter
             | Self::QueriesDisallowed
+            | Self::PinRefused(_)
             | Self::TransactionBlock => Fault::Client,
             Self::ServerCrashed
             | Self::ServerHeader
@@ -239,6 +249,7 @@ impl Error {
             | Self::DatabaseChanged
             | Self::SuspendTimeout
             | Self::AdminDisconnect
+            | Self::TooManyPinned(_)
             | Self::Statements(_) => Fault::Pooler,
         }
     }

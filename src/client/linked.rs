@@ -2,14 +2,11 @@
 
 use std::task::{Context as TaskContext, Poll};
 
+use super::Error;
 use super::error::Ending;
 use super::relay::{Linked, Outgoing};
 use super::session::{READ_AHEAD, Session, State, Step};
-use super::{Error, prepare};
-use crate::config::PoolMode;
 use crate::net::scratch::Scratch;
-use crate::pool::Pooled;
-use crate::protocol::backend::TxStatus;
 use crate::server::Doom;
 use crate::server::pipeline::Desync;
 use crate::stats::Phase;
@@ -104,91 +101,6 @@ impl Session {
         } else {
             Step::Again
         }
-    }
-
-    /// The server owes nothing: the query is over, and perhaps the link.
-    fn server_is_idle(&mut self) -> Step {
-        let State::Linked(pooled) = &mut self.state else {
-            return Step::Again;
-        };
-        let status = pooled.server.state.status;
-        let mode = self.relay.settings.mode;
-        let now = self.registry.turn();
-        if let Some(counters) = self.pool.counters(self.worker) {
-            if self.query_began > 0 {
-                counters
-                    .query_time
-                    .add(now.saturating_sub(self.query_began));
-            }
-            if status == TxStatus::Idle && self.transaction_began > 0 {
-                counters
-                    .transaction_time
-                    .add(now.saturating_sub(self.transaction_began));
-            }
-        }
-        self.query_began = 0;
-        if status == TxStatus::Idle {
-            self.transaction_began = 0;
-            self.entry.set_transaction(0);
-        } else if mode == PoolMode::Statement {
-            return Step::End(Error::TransactionBlock.into());
-        }
-        let clean =
-            pooled.server.is_clean() && !self.relay.is_mid_message() && !self.relay.terminated;
-        if clean && mode != PoolMode::Session && self.relay.settings.resets_on_release().is_none() {
-            self.release(now);
-        } else if clean && mode != PoolMode::Session {
-            self.release_after_reset(now);
-        } else {
-            let phase = if status == TxStatus::Idle {
-                Phase::LinkedIdle
-            } else {
-                Phase::IdleInTransaction
-            };
-            self.entry.enter(phase, now);
-        }
-        Step::Again
-    }
-
-    fn release(&mut self, now: u64) {
-        let State::Linked(pooled) = std::mem::replace(&mut self.state, State::Idle) else {
-            return;
-        };
-        self.note_statements(&pooled);
-        self.entry.set_server(0);
-        self.entry.enter(Phase::Idle, now);
-        self.relay.unlink();
-        self.pool.check_in_at(self.shard, pooled, now);
-    }
-
-    /// `server_reset_query_always`: the server is given back by a task of its own.
-    fn release_after_reset(&mut self, now: u64) {
-        let State::Linked(mut pooled) = std::mem::replace(&mut self.state, State::Idle) else {
-            return;
-        };
-        self.entry.set_server(0);
-        self.entry.enter(Phase::Idle, now);
-        self.relay.unlink();
-        let (pool, shard, settings) = (self.pool.clone(), self.shard, self.relay.settings.clone());
-        self.pool.workers().spawn_on(self.worker, async move {
-            if let Some(query) = settings.resets_on_release() {
-                prepare::reset(&mut pooled, query).await;
-            }
-            pool.check_in(shard, pooled);
-        });
-    }
-
-    fn note_statements(&self, pooled: &Pooled) {
-        let count = u32::try_from(self.relay.statements.count()).unwrap_or(u32::MAX);
-        self.entry
-            .prepared_statements
-            .store(count, std::sync::atomic::Ordering::Relaxed);
-        let count = u32::try_from(pooled.server.state.statements.len()).unwrap_or(u32::MAX);
-        pooled
-            .server
-            .entry
-            .prepared_statements
-            .store(count, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Client to server.

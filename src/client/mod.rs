@@ -6,6 +6,7 @@
 //! A client that leaves its server in the middle of something is cleaned up after by [`drain`].
 
 mod alone;
+mod belongings;
 pub mod cancel;
 mod context;
 mod drain;
@@ -23,6 +24,7 @@ mod orders;
 mod parameters;
 mod prepare;
 mod relay;
+mod release;
 mod replication;
 mod replies;
 mod session;

@@ -28,7 +28,7 @@ impl Session {
                     && !server.connection.has_backlog()
                     && !self.relay.is_mid_message()
             }
-            State::Waiting | State::Preparing(_) => false,
+            State::Waiting | State::Preparing(_) | State::Looking(_) => false,
         }
     }
 

@@ -4,9 +4,13 @@
 use std::time::Duration;
 
 use super::Error;
+use super::relay::Relay;
+use super::release::Looked;
 use crate::pool::{PoolSettings, Pooled};
+use crate::server::overlay::Overlay;
 use crate::server::session::Tracked;
 use crate::server::{self, Doom};
+use crate::sql::touches::Touches;
 use crate::stats::ServerState;
 
 /// How long a check or a reset may take before the server counts as dead.
@@ -28,14 +32,24 @@ pub async fn check(mut pooled: Pooled, query: &[u8]) -> Option<Pooled> {
     None
 }
 
-/// Sets the client's values on the server. Afterwards the client's copy has the server's spelling.
-pub async fn adopt(mut pooled: Pooled, wanted: &Tracked) -> Result<Pooled, Error> {
-    let sql = wanted.difference(&pooled.server.state.tracked);
+/// Makes the server's session the client's: `overlay` is what it has set besides the tracked parameters. Afterwards the
+/// client's copy of these has the server's spelling.
+pub async fn adopt(
+    mut pooled: Pooled,
+    wanted: &Tracked,
+    overlay: Overlay,
+) -> Result<Pooled, Error> {
+    let state = &pooled.server.state;
+    let mut sql = wanted.difference(&state.tracked);
+    sql.extend_from_slice(&overlay.difference(&state.overlay));
     if sql.is_empty() {
         return Ok(pooled);
     }
     match run(&mut pooled, &sql).await {
-        Ok(()) => Ok(pooled),
+        Ok(()) => {
+            pooled.server.state.overlay = overlay;
+            Ok(pooled)
+        }
         Err(server::Error::Query(text)) => {
             tracing::debug!("server refuses a client's parameter: {text}");
             pooled.close("invalid server parameter");
@@ -61,6 +75,42 @@ pub async fn reset(pooled: &mut Pooled, query: &[u8]) {
             server = pooled.server.entry.id,
             "server_reset_query: {error}"
         );
+    }
+}
+
+/// Looks at the session, with the server out of reach of the client's cancel requests.
+pub async fn look(mut pooled: Pooled, login: &str, names: &[Box<[u8]>]) -> Looked {
+    if !pooled.server.entry.unlink() {
+        pooled.server.entry.cancels_settled().await;
+    }
+    pooled.server.entry.set_state(ServerState::Tested);
+    if let Some(counters) = pooled.pool().clone().counters(pooled.server.home) {
+        counters.looks.add(1);
+    }
+    let seen = tokio::time::timeout(LIMIT, pooled.server.look(login, names)).await;
+    (pooled, seen.unwrap_or(Err(server::Error::ConnectTimeout)))
+}
+
+/// Takes away what a client that is gone has left in the session, and what the configuration says.
+pub async fn clean(pooled: &mut Pooled, relay: &Relay) {
+    let left = relay.belongings.as_ref();
+    if let Some(left) = left.filter(|it| it.leaves_something()) {
+        if left.holds().contains(Touches::LIBRARY) {
+            // There is no way to unload one.
+            pooled.server.state.doom.get_or_insert(Doom::ClientLeft);
+            return;
+        }
+        reset(pooled, b"DISCARD ALL").await;
+        let connect_query = relay.settings.target.connect_query.as_deref();
+        if let Some(query) = connect_query
+            && let Err(error) = run(pooled, query.as_bytes()).await
+        {
+            tracing::debug!(server = pooled.server.entry.id, "connect_query: {error}");
+        }
+        pooled.server.state.overlay = pooled.server.state.base.clone();
+    }
+    if let Some(query) = relay.settings.resets_on_release() {
+        reset(pooled, query).await;
     }
 }
 

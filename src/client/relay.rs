@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::belongings::Belongings;
 use super::names::Names;
 use super::statements::{NamesHeld, Statements};
 use crate::pool::PoolSettings;
@@ -46,6 +47,8 @@ pub struct Relay {
     pub statements: Statements,
     /// The values it wants for the tracked parameters.
     pub tracked: Tracked,
+    /// What it has made of its session besides; `None`: nothing.
+    pub belongings: Option<Box<Belongings>>,
     /// Portals whose run takes names away.
     pub portals: Names<Forget>,
     /// Names that were given or taken away by messages the server has not answered yet, with their batch. If an
@@ -146,6 +149,7 @@ impl Relay {
             id,
             statements: Statements::new(names_held.clone()),
             tracked,
+            belongings: None,
             portals: Names::default(),
             unsettled: Names::default(),
             unnamed_changed: None,

@@ -178,6 +178,11 @@ impl Relay {
                     // The text did not look like it: what was sent since may rest on what is gone now.
                     linked.doom(Doom::Desync);
                 }
+                if command == b"DISCARD ALL"
+                    && let Some(belongings) = &mut self.belongings
+                {
+                    belongings.discarded();
+                }
                 linked.server.statements.clear();
                 if self.translates() {
                     self.statements.clear();

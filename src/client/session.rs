@@ -26,6 +26,7 @@ use tokio::time::timeout;
 use super::alone::Alone;
 use super::error::Ending;
 use super::relay::Relay;
+use super::release::Looked;
 use super::{Context, Error, drain, prepare};
 use crate::net::Connection;
 use crate::net::scratch::{self, Scratch};
@@ -43,10 +44,13 @@ pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 
 type Preparation = Pin<Box<dyn Future<Output = Result<Option<Pooled>, Error>> + Send>>;
 
+type Look = Pin<Box<dyn Future<Output = Looked> + Send>>;
+
 pub(super) enum State {
     Idle,
     Waiting,
     Preparing(Preparation),
+    Looking(Look),
     Linked(Pooled),
 }
 
@@ -178,6 +182,10 @@ impl Session {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(result) => self.prepared(result),
                 },
+                State::Looking(future) => match future.as_mut().poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(looked) => self.looked(looked),
+                },
                 State::Idle | State::Waiting | State::Linked(_) => {
                     scratch::with(|scratch| self.poll_steps(cx, scratch))
                 }
@@ -197,7 +205,7 @@ impl Session {
             let step = match &mut self.state {
                 State::Idle => self.poll_idle(cx, scratch),
                 State::Waiting => self.poll_waiting(cx, scratch),
-                State::Preparing(_) => return Step::Again,
+                State::Preparing(_) | State::Looking(_) => return Step::Again,
                 State::Linked(_) => self.poll_linked(cx, scratch),
             };
             match step {
@@ -416,12 +424,16 @@ impl Session {
         (self.query_began, self.transaction_began) = (now, now);
         let idle = Duration::from_micros(now.saturating_sub(server.idle_since));
         let check = prepare::needs_check(&pooled, &self.relay.settings, idle);
-        if !check && self.relay.tracked.same_as(&server.state.tracked) {
+        if !check
+            && self.relay.tracked.same_as(&server.state.tracked)
+            && self.relay.fits(&server.state)
+        {
             self.linked(pooled, now);
             return None;
         }
         // It is not the client's yet: a cancel request of the client's must not hit what we do.
         server.entry.set_state(ServerState::Tested);
+        let overlay = self.relay.wanted(&server.state);
         let (settings, wanted) = (self.relay.settings.clone(), self.relay.tracked.clone());
         self.state = State::Preparing(Box::pin(async move {
             let mut pooled = Some(pooled);
@@ -429,7 +441,7 @@ impl Session {
                 pooled = prepare::check(checked, query).await;
             }
             match pooled {
-                Some(pooled) => prepare::adopt(pooled, &wanted).await.map(Some),
+                Some(pooled) => prepare::adopt(pooled, &wanted, overlay).await.map(Some),
                 None => Ok(None),
             }
         }));
@@ -510,8 +522,10 @@ impl Session {
                 let _ = timeout(FAREWELL, self.connection.send_all(&out)).await;
             }
         }
-        let State::Linked(mut pooled) = self.state else {
-            return;
+        let mut pooled = match self.state {
+            State::Linked(pooled) => pooled,
+            State::Looking(look) => look.await.0,
+            State::Idle | State::Waiting | State::Preparing(_) => return,
         };
         // The client must see its connection end before, not after, its server is clean.
         drop(self.connection);
@@ -521,10 +535,8 @@ impl Session {
             let orderly = matches!(ending, Ending::Terminated);
             drain::bring_back(&mut pooled, &mut self.relay, orderly).await;
         }
-        if pooled.server.is_clean()
-            && let Some(query) = self.relay.settings.resets_on_release()
-        {
-            prepare::reset(&mut pooled, query).await;
+        if pooled.server.is_clean() {
+            prepare::clean(&mut pooled, &self.relay).await;
         }
         self.entry.set_server(0);
         self.pool.check_in(self.shard, pooled);

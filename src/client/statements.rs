@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::names::Names;
 use crate::prepared::Statement;
 use crate::server::{Forget, Named, StatementRef};
+use crate::sql::touches::Found;
 
 /// What the unnamed statement is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct UnnamedText {
     pub definition: Vec<u8>,
     /// What running it does to the client's names.
     pub forget: Option<Forget>,
+    /// What running it may do to the session.
+    pub found: Option<Arc<Found>>,
 }
 
 #[derive(Debug)]
@@ -130,13 +133,19 @@ impl Statements {
     }
 
     /// A new unnamed statement is on its way. Returns its version number.
-    pub fn replace_unnamed(&mut self, definition: &[u8], forget: Option<Forget>) -> u64 {
+    pub fn replace_unnamed(
+        &mut self,
+        definition: &[u8],
+        forget: Option<Forget>,
+        found: Option<Arc<Found>>,
+    ) -> u64 {
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.clear();
         buffer.extend_from_slice(definition);
         self.push_version(Text::Kept(UnnamedText {
             definition: buffer,
             forget,
+            found,
         }))
     }
 
@@ -223,6 +232,7 @@ pub fn plain(statement: Arc<Statement>) -> Named {
     Named {
         statement: StatementRef(statement),
         forget: None,
+        found: None,
     }
 }
 
@@ -240,9 +250,9 @@ mod tests {
     #[test]
     fn a_skipped_parse_leaves_the_unnamed_statement_as_it_was() {
         let mut statements = Statements::default();
-        let first = statements.replace_unnamed(b"a", None);
+        let first = statements.replace_unnamed(b"a", None, None);
         statements.confirm_unnamed(first);
-        let second = statements.replace_unnamed(b"b", None);
+        let second = statements.replace_unnamed(b"b", None, None);
         assert_eq!(unnamed(&statements), Some(&b"b"[..]));
         statements.skip_unnamed(second);
         assert_eq!(unnamed(&statements), Some(&b"a"[..]));
@@ -251,8 +261,8 @@ mod tests {
     #[test]
     fn a_failed_parse_leaves_no_unnamed_statement() {
         let mut statements = Statements::default();
-        statements.replace_unnamed(b"a", None);
-        let second = statements.replace_unnamed(b"b", None);
+        statements.replace_unnamed(b"a", None, None);
+        let second = statements.replace_unnamed(b"b", None, None);
         statements.fail_unnamed(second);
         assert_eq!(unnamed(&statements), None);
     }
@@ -260,7 +270,7 @@ mod tests {
     #[test]
     fn of_several_in_flight_the_skipped_ones_go_and_the_done_one_stays() {
         let mut statements = Statements::default();
-        let [a, b, c] = [b"a", b"b", b"c"].map(|text| statements.replace_unnamed(text, None));
+        let [a, b, c] = [b"a", b"b", b"c"].map(|text| statements.replace_unnamed(text, None, None));
         statements.confirm_unnamed(a);
         statements.skip_unnamed(c);
         statements.skip_unnamed(b);
@@ -271,7 +281,7 @@ mod tests {
     fn a_simple_query_drops_it() {
         let mut statements = Statements::default();
         assert_eq!(statements.drop_unnamed(), None);
-        statements.replace_unnamed(b"a", None);
+        statements.replace_unnamed(b"a", None, None);
         let dropped = statements.drop_unnamed().unwrap();
         assert_eq!(unnamed(&statements), None);
         statements.skip_unnamed(dropped);
@@ -281,7 +291,7 @@ mod tests {
     #[test]
     fn a_query_drops_what_a_skipped_close_has_left() {
         let mut statements = Statements::default();
-        let first = statements.replace_unnamed(b"a", None);
+        let first = statements.replace_unnamed(b"a", None, None);
         let close = statements.drop_unnamed().unwrap();
         let query = statements.drop_unnamed().unwrap();
         statements.confirm_unnamed(first);

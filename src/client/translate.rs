@@ -128,6 +128,7 @@ impl Relay {
             tag::SYNC => Ok(Self::sync(linked)),
             tag::FLUSH => Ok(Step::Pass),
             tag::FUNCTION_CALL => {
+                self.touch_anything(b"(FunctionCall)");
                 linked.owes(Expect::Forward(Request::FunctionCall), None);
                 Ok(Step::Pass)
             }
@@ -158,6 +159,9 @@ impl Relay {
         if frame.is_complete() {
             // One that makes no sense is PostgreSQL's to refuse, for it goes on after that.
             let sql = frontend::Query::read(frame.body()).map_or(&b""[..], |query| query.sql);
+            if let Some(found) = self.touches(sql) {
+                self.touch(&found, sql);
+            }
             let changes = statement_changes(sql);
             if !changes.is_empty() {
                 if linked.server.pipeline.awaits_server() {
@@ -170,6 +174,8 @@ impl Relay {
             }
         } else if frame.len <= LOOK_AT {
             return Step::Incomplete;
+        } else {
+            self.touch_anything(frame.body());
         }
         let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
         self.unnamed_becomes(linked, Unnamed::Unknown);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::error::Problem;
-use crate::config::kind::{LoadBalance, PoolMode, Value, quoted, signed_int};
+use crate::config::kind::{LoadBalance, PinPolicy, PoolMode, Value, quoted, signed_int};
 use crate::config::users::SecretText;
 
 /// Longest database name, PostgreSQL's `NAMEDATALEN` - 1.
@@ -98,6 +98,8 @@ pub struct Database {
     pub query_wait_timeout: Option<Duration>,
     /// When a server goes back to its pool.
     pub pool_mode: Option<PoolMode>,
+    /// What becomes of a client whose session can't move.
+    pub pin_policy: Option<PinPolicy>,
     /// Prepared statements kept on each server; 0: passed through (TOML only).
     pub max_prepared_statements: Option<usize>,
     /// Run on each new server before its first use; its errors are logged and ignored.
@@ -161,6 +163,7 @@ impl Database {
             server_connect_timeout: None,
             query_wait_timeout: None,
             pool_mode: None,
+            pin_policy: None,
             max_prepared_statements: None,
             connect_query: None,
             client_encoding: None,
@@ -220,6 +223,7 @@ pub(crate) const KEYS: &[&str] = &[
     "server_lifetime",
     "query_wait_timeout",
     "pool_mode",
+    "pin_policy",
     "load_balance_hosts",
     "connect_query",
     "client_encoding",
@@ -287,6 +291,7 @@ pub(crate) fn set(database: &mut Database, key: &str, value: String) -> Result<(
         }
         "query_wait_timeout" => database.query_wait_timeout = whole_seconds(key, &value)?,
         "pool_mode" => database.pool_mode = Some(typed(key, &value)?),
+        "pin_policy" => database.pin_policy = Some(typed(key, &value)?),
         "load_balance_hosts" => database.load_balance_hosts = typed(key, &value)?,
         "connect_query" => database.connect_query = Some(value),
         "client_encoding" => database.client_encoding = Some(value),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::databases::{CONSOLE, MAX_NAME};
-use crate::config::{Config, Database, PoolMode, SecretText, UserSettings};
+use crate::config::{Config, Database, PinPolicy, PoolMode, SecretText, UserSettings};
 
 /// Our own name for the console, and PgCat's. A database that is configured under one of them comes first.
 const CONSOLE_ALIASES: [&str; 2] = ["pgferry", "pgcat"];
@@ -130,6 +130,14 @@ impl Config {
         own.or_else(|| self.user(server_user)?.pool_mode)
             .or(database.pool_mode)
             .unwrap_or(self.settings.pool_mode)
+    }
+
+    /// What becomes of a client whose session can't move to another server.
+    pub fn pin_policy(&self, database: &Database, server_user: &str) -> PinPolicy {
+        self.user(server_user)
+            .and_then(|user| user.pin_policy)
+            .or(database.pin_policy)
+            .unwrap_or(self.settings.pin_policy)
     }
 
     /// Age at which an unused server is closed; zero: servers are used once.

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use crate::config::error::Problem;
 use crate::config::kind::{
-    AuthType, ByteSize, Facility, Fault, Kind, Millis, Mode, PeerId, PoolMode, SslMode, Value,
+    AuthType, ByteSize, Facility, Fault, Kind, Millis, Mode, PeerId, PinPolicy, PoolMode, SslMode,
+    Value,
 };
 use crate::config::ldap;
 
@@ -391,6 +392,10 @@ settings! {
                 "Query that proves a server alive; `<empty>`: an empty query. Empty: no check.";
             server_reset_query: String = Some("DISCARD ALL"), Kind::Text, Live,
                 "Query that cleans a server on release in session mode. Empty: none.";
+            pin_policy: PinPolicy = Some("auto"), Kind::Enum(PinPolicy::WORDS), Live,
+                "Outside of session pooling: what a client has SET goes along to whichever server it is given, and with `auto` a client with state that can't move (temporary tables, advisory locks, `LISTEN`, `PREPARE`, cursors `WITH HOLD` and so on) keeps its server for as long as there is such state; `refuse` sends it away instead; `off` does neither, as PgBouncer. Also per database and per user. Not in PgBouncer.";
+            max_pinned_servers: usize = Some("0"), Kind::Int, Live,
+                "Most servers of a pool that may be kept so at a time; a client that would need one more is sent away. 0: no limit. Not in PgBouncer.";
             server_reset_query_always: bool = Some("0"), Kind::Bool01, Live,
                 "Run `server_reset_query` in the other modes as well.";
             server_fast_close: bool = Some("0"), Kind::Bool01, Live,

@@ -12,7 +12,7 @@ use zeroize::Zeroize;
 
 use crate::config::databases::{count, pairs, typed, whole_seconds};
 use crate::config::error::{Error, Place, Problem};
-use crate::config::kind::{PoolMode, quoted};
+use crate::config::kind::{PinPolicy, PoolMode, quoted};
 
 /// A password or verifier as it was written. `Debug` hides it, equality takes the same time for every
 /// text of one length, and its memory is overwritten when it is dropped.
@@ -65,6 +65,8 @@ pub struct UserSettings {
     pub reserve_pool_size: Option<usize>,
     /// When a server goes back to its pool, for this server-side user.
     pub pool_mode: Option<PoolMode>,
+    /// What becomes of a client whose session can't move, for this server-side user.
+    pub pin_policy: Option<PinPolicy>,
     /// Most servers of this server-side user; 0: no limit.
     pub max_user_connections: Option<usize>,
     /// Most connections of clients that log in with this name; 0: no limit.
@@ -86,6 +88,7 @@ pub(crate) const KEYS: &[&str] = &[
     "pool_size",
     "reserve_pool_size",
     "pool_mode",
+    "pin_policy",
     "max_user_connections",
     "max_user_client_connections",
     "query_timeout",
@@ -106,6 +109,7 @@ pub(crate) fn parse(line: &str) -> Result<UserSettings, Problem> {
             "pool_size" => user.pool_size = count(key, value)?,
             "reserve_pool_size" => user.reserve_pool_size = count(key, value)?,
             "pool_mode" => user.pool_mode = Some(typed(key, value)?),
+            "pin_policy" => user.pin_policy = Some(typed(key, value)?),
             "max_user_connections" => user.max_user_connections = count(key, value)?,
             "max_user_client_connections" => user.max_user_client_connections = count(key, value)?,
             "query_timeout" => user.query_timeout = limit()?,

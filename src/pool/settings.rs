@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::accounting::Sizes;
-use crate::config::{Config, Database, Host, PoolMode};
+use crate::config::{Config, Database, Host, PinPolicy, PoolMode};
 use crate::net::dns::Ttl;
 use crate::net::{Address, Names, TcpOptions};
 use crate::protocol::startup::Replication;
@@ -25,6 +25,10 @@ const LONGEST: usize = i32::MAX as usize;
 pub struct PoolSettings {
     /// When a server goes back.
     pub mode: PoolMode,
+    /// What becomes of a client whose session can't move.
+    pub pin_policy: PinPolicy,
+    /// `max_pinned_servers`; 0: no limit.
+    pub max_pinned: usize,
     /// Limits.
     pub sizes: Sizes,
     /// Where the servers are.
@@ -75,9 +79,16 @@ impl PoolSettings {
     ) -> Self {
         let all = &config.settings;
         let mode = config.pool_mode(database, user);
+        let pin_policy = match mode {
+            // The server is the client's own.
+            PoolMode::Session => PinPolicy::Off,
+            PoolMode::Transaction | PoolMode::Statement => config.pin_policy(database, user),
+        };
         let query = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
         Self {
             mode,
+            pin_policy,
+            max_pinned: all.max_pinned_servers,
             sizes: Sizes {
                 size: config.pool_size(database, user),
                 reserve: config.reserve_pool_size(database, user),
@@ -85,7 +96,10 @@ impl PoolSettings {
                 min: config.min_pool_size(database, user),
                 longest_pause: all.server_login_retry,
             },
-            target: target(config, database, names),
+            target: Target {
+                follows_sessions: pin_policy != PinPolicy::Off,
+                ..target(config, database, names)
+            },
             max_db_connections: config.max_db_connections(database),
             max_user_connections: config.max_user_connections(user),
             lifetime: config.server_lifetime(database, user),
@@ -113,6 +127,12 @@ impl PoolSettings {
             idle_transaction_timeout: micros(config.idle_transaction_timeout(user)),
             transaction_timeout: micros(config.transaction_timeout(user)),
         }
+    }
+
+    /// Is what clients make of their sessions followed?
+    #[inline]
+    pub fn follows_sessions(&self) -> bool {
+        self.pin_policy != PinPolicy::Off
     }
 
     /// Is the reset query run when a server is released?
@@ -177,6 +197,7 @@ fn target(
             .filter_map(|(name, value)| Some((name.to_owned(), value.clone()?)))
             .collect(),
         connect_query: database.connect_query.clone(),
+        follows_sessions: false,
         limit: config.server_connect_timeout(database),
         tracked: tracked.clone(),
         replication: Replication::None,

@@ -4,7 +4,7 @@
 //! its [`accounting`](super::accounting).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -58,6 +58,7 @@ pub struct Pool {
     unused_since: AtomicU64,
     paused: AtomicBool,
     pub(super) removed: AtomicBool,
+    pub(super) pinned: Arc<AtomicUsize>,
     credentials: Mutex<Known>,
     /// What a server said at login, and what that makes of the tracked parameters.
     welcome: Mutex<Option<(Arc<Welcome>, Tracked)>>,
@@ -100,6 +101,7 @@ impl Pool {
             unused_since: AtomicU64::new(0),
             paused: AtomicBool::new(false),
             removed: AtomicBool::new(false),
+            pinned: Arc::default(),
             credentials: Mutex::new(Known {
                 stored,
                 credentials,
@@ -278,6 +280,11 @@ impl Pool {
     /// Is it paused?
     pub fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Relaxed)
+    }
+
+    /// How many of its clients keep their servers though it is not for session pooling.
+    pub fn pinned(&self) -> &Arc<AtomicUsize> {
+        &self.pinned
     }
 
     /// Is its database gone from the configuration?

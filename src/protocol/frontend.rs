@@ -120,6 +120,11 @@ impl<'a> Parse<'a> {
             rest,
         })
     }
+
+    /// The query in what makes two statements the same, [`rest`](Self::rest).
+    pub fn text(rest: &[u8]) -> &[u8] {
+        rest.split(|&byte| byte == 0).next().unwrap_or_default()
+    }
 }
 
 /// The two names that begin a `Bind`; the formats and values after them are of no interest to a pooler.
@@ -155,6 +160,24 @@ impl<'a> BindHead<'a> {
         }
         Ok(None)
     }
+}
+
+/// The value of the parameter of this number, from 1 on, of a Bind that is there as a whole; `values` is what follows
+/// the names in its body. `None`: there is no such parameter, or it is NULL.
+pub fn bound_value(values: &[u8], number: u16) -> Option<&[u8]> {
+    let mut cursor = Cursor(values);
+    let formats = cursor.u16().ok()?;
+    cursor.bytes(2 * usize::from(formats)).ok()?;
+    let count = cursor.u16().ok()?;
+    if number == 0 || number > count {
+        return None;
+    }
+    for _ in 1..number {
+        let length = usize::try_from(cursor.i32().ok()?).unwrap_or(0);
+        cursor.bytes(length).ok()?;
+    }
+    let length = usize::try_from(cursor.i32().ok()?).ok()?;
+    cursor.bytes(length).ok()
 }
 
 /// Body of a `Describe` or a `Close`.

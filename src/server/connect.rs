@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use super::dial::Attempt;
 use super::exchange::error_text;
+use super::overlay::Overlay;
 use super::pipeline::Pipeline;
 use super::session::{Tracked, TrackedNames};
 use super::statements::Statements;
@@ -45,6 +46,8 @@ pub struct Target {
     pub connect_query: Option<String>,
     /// `server_connect_timeout`; zero is no limit.
     pub limit: Duration,
+    /// Is what clients make of their sessions followed? Then it matters what `connect_query` has made of this one.
+    pub follows_sessions: bool,
     /// Which parameters are tracked.
     pub tracked: TrackedNames,
 }
@@ -75,11 +78,15 @@ pub async fn connect(
         let user = credentials.user.clone();
         let login = ServerLogin::new(credentials).reusing(keyring);
         let greeted = Greeted::login(stream, target, (&user, login)).await?;
+        let login = user.clone();
         let place = (worker, generation);
         let mut connected = greeted.into_server(target, (user, host), registry, place)?;
         connected.passed_over = dialled.passed_over;
         if let Some(query) = &target.connect_query {
             connected.server.run_connect_query(query).await?;
+            if target.follows_sessions {
+                connected.server.look_at_base(&login, query).await?;
+            }
         }
         dialled.choice.keep();
         Ok(connected)
@@ -229,6 +236,8 @@ impl Greeted {
                 unnamed: Unnamed::Empty,
                 status: TxStatus::Idle,
                 tracked,
+                overlay: Overlay::default(),
+                base: Overlay::default(),
                 doom: None,
             },
             entry: registry.enter_server(entry),

@@ -6,6 +6,9 @@ use crate::net::connection::Message;
 use crate::protocol::backend::{self, ErrorFields, tag};
 use crate::protocol::frontend;
 
+/// The columns of a row; `None` is NULL.
+pub type Row = Vec<Option<Vec<u8>>>;
+
 /// Longest message accepted in reply to a query of ours.
 const MAX_REPLY: usize = 16 << 20;
 
@@ -15,10 +18,23 @@ impl Server {
     pub async fn run(&mut self, sql: &[u8]) -> Result<(), Error> {
         let mut out = Vec::new();
         frontend::query(&mut out, sql);
+        self.converse(&out, |_| {}).await
+    }
+
+    /// The same; returns the rows, with their columns in text.
+    pub async fn fetch(&mut self, sql: &[u8]) -> Result<Vec<Row>, Error> {
+        let (mut out, mut rows) = (Vec::new(), Vec::new());
+        frontend::query(&mut out, sql);
+        self.converse(&out, |row| rows.push(row)).await?;
+        Ok(rows)
+    }
+
+    /// Sends messages that end with one ReadyForQuery and reads all replies.
+    async fn converse(&mut self, out: &[u8], mut on_row: impl FnMut(Row)) -> Result<(), Error> {
         // Until the replies are in, whoever drops us leaves a doomed server behind.
         let doom = self.state.doom.replace(Doom::CheckFailed);
         self.state.unnamed = Unnamed::Unknown;
-        self.connection.send_all(&out).await?;
+        self.connection.send_all(out).await?;
         let mut failure = None;
         loop {
             let message = self.connection.read_message(MAX_REPLY).await?;
@@ -28,6 +44,7 @@ impl Server {
                     break;
                 }
                 tag::ERROR_RESPONSE => failure = failure.or(Some(error_text(&message.body)?)),
+                tag::DATA_ROW => on_row(backend::read_data_row(&message.body)?),
                 tag::COPY_IN_RESPONSE | tag::COPY_OUT_RESPONSE | tag::COPY_BOTH_RESPONSE => {
                     return Err(Error::Unexpected(message.tag.into()));
                 }
@@ -45,8 +62,10 @@ impl Server {
         if !self.served {
             return Ok(());
         }
-        self.run(b"RESET SESSION AUTHORIZATION; RESET search_path; DISCARD TEMP")
-            .await?;
+        let mut sql = self.state.base.difference(&self.state.overlay);
+        sql.extend_from_slice(b"RESET SESSION AUTHORIZATION; RESET search_path; DISCARD TEMP");
+        self.run(&sql).await?;
+        self.state.overlay = self.state.base.clone();
         self.served = false;
         match connect_query {
             Some(query) => self.run_connect_query(query).await,
@@ -71,33 +90,12 @@ impl Server {
 
     /// Runs a query with one text parameter by the extended protocol; returns the columns of its
     /// first row. For `auth_query`: a parameter can't be anything but a value.
-    pub async fn ask(
-        &mut self,
-        sql: &[u8],
-        parameter: &[u8],
-    ) -> Result<Option<Vec<Option<Vec<u8>>>>, Error> {
-        let mut out = Vec::new();
-        let doom = self.state.doom.replace(Doom::CheckFailed);
-        self.state.unnamed = Unnamed::Unknown;
+    pub async fn ask(&mut self, sql: &[u8], parameter: &[u8]) -> Result<Option<Row>, Error> {
+        let (mut out, mut first) = (Vec::new(), None);
         put_extended(&mut out, sql, parameter);
-        self.connection.send_all(&out).await?;
-        let (mut row, mut failure) = (None, None);
-        loop {
-            let message = self.connection.read_message(MAX_REPLY).await?;
-            match message.tag {
-                tag::READY_FOR_QUERY => {
-                    self.state.status = backend::read_ready_for_query(&message.body)?;
-                    break;
-                }
-                tag::ERROR_RESPONSE => failure = failure.or(Some(error_text(&message.body)?)),
-                tag::DATA_ROW if row.is_none() => {
-                    row = Some(backend::read_data_row(&message.body)?);
-                }
-                _ => self.note(&message)?,
-            }
-        }
-        self.state.doom = doom;
-        failure.map_or(Ok(row), |text| Err(Error::Query(text)))
+        self.converse(&out, |row| first = first.take().or(Some(row)))
+            .await?;
+        Ok(first)
     }
 
     /// Takes note of a message that says something about the session.

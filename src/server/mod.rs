@@ -11,6 +11,8 @@ mod dial;
 mod error;
 mod exchange;
 mod hosts;
+pub mod look;
+pub mod overlay;
 pub mod pipeline;
 pub mod session;
 pub mod statements;
@@ -21,6 +23,7 @@ use tokio::time::Instant;
 
 pub use error::Error;
 pub use hosts::Hosts;
+use overlay::Overlay;
 use pipeline::Pipeline;
 use session::Tracked;
 use statements::Statements;
@@ -29,6 +32,7 @@ use crate::net::Connection;
 use crate::prepared::Statement;
 use crate::protocol::backend::TxStatus;
 use crate::protocol::frontend;
+use crate::sql::touches::Found;
 use crate::stats::registry::ServerGuard;
 
 /// What was noted down when a message was sent, ahead of the server.
@@ -76,6 +80,8 @@ pub struct Named {
     pub statement: StatementRef,
     /// What running it does to the client's names.
     pub forget: Option<Forget>,
+    /// What running it may do to the session.
+    pub found: Option<Arc<Found>>,
 }
 
 /// What `DEALLOCATE` or `DISCARD ALL` takes away.
@@ -126,6 +132,10 @@ pub struct State {
     pub status: TxStatus,
     /// Its tracked parameters.
     pub tracked: Tracked,
+    /// What else is set in it.
+    pub overlay: Overlay,
+    /// What was set when it had served nobody yet, by `connect_query`.
+    pub base: Overlay,
     /// Set when it must not go back to the pool.
     pub doom: Option<Doom>,
 }

@@ -86,6 +86,11 @@ impl Tracked {
         Self(Arc::new(values))
     }
 
+    /// Which parameters are tracked.
+    pub fn names(&self) -> &TrackedNames {
+        &self.0.names
+    }
+
     /// The value of the parameter at this place.
     pub fn get(&self, position: usize) -> Option<&[u8]> {
         self.0.known.get(position)?.as_deref()
@@ -251,7 +256,7 @@ fn quoted(inside: &[u8]) -> Option<(Vec<u8>, &[u8])> {
 }
 
 /// Appends a string literal that means the same whatever `standard_conforming_strings` is.
-fn put_literal(sql: &mut Vec<u8>, value: &[u8]) {
+pub(super) fn put_literal(sql: &mut Vec<u8>, value: &[u8]) {
     if value.contains(&b'\\') {
         sql.push(b'E');
     }

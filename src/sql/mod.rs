@@ -6,3 +6,4 @@
 
 pub mod classify;
 pub mod lexer;
+pub mod touches;

@@ -74,6 +74,10 @@ counters! {
     server_desyncs,
     /// Servers that a client left dirty and that were brought back to a clean state.
     server_drains,
+    /// Looks at a session whose client may have touched it.
+    looks,
+    /// Times a client began to keep its server.
+    pins,
     /// Errors the pooler itself sent to clients.
     pooler_errors,
 }

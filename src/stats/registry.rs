@@ -15,9 +15,11 @@ use tokio::time::Instant;
 use super::clock;
 
 mod client;
+mod pins;
 mod server;
 
 pub use client::{ClientEntry, NewClient, Order, Orders, Phase};
+pub use pins::{Pin, PinGuard, PinInfo};
 pub use server::{CancelGuard, NewServer, ServerEntry, ServerState};
 
 /// Turns points in time into numbers that fit an atomic.
@@ -95,6 +97,7 @@ pub struct Registry {
     /// By the number in the key and the first bytes of its secret: peers may leave us few numbers.
     by_cancel_key: DashMap<(i32, [u8; 2]), u64, ahash::RandomState>,
     servers: DashMap<u64, Arc<ServerEntry>, ahash::RandomState>,
+    pins: DashMap<u64, Pin, ahash::RandomState>,
 }
 
 impl Registry {

@@ -31,6 +31,7 @@ mod churn;
 mod compat;
 mod contract;
 mod copy;
+mod differential;
 mod failures;
 mod hba;
 mod hosts;

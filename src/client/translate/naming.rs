@@ -16,6 +16,7 @@ use crate::protocol::{self, backend::TxStatus, rewrite};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::statements::Known;
 use crate::server::{Effect, Forget, Named, StatementRef, Unnamed};
+use crate::sql::touches::Found;
 
 impl Relay {
     pub(super) fn parse(
@@ -30,6 +31,7 @@ impl Relay {
                 return Ok(Step::Incomplete);
             }
             // Too long to be kept: it serves this server only.
+            self.touch_anything(frame.body().get(1..).unwrap_or_default());
             let version = self.statements.pass_unnamed();
             self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
             linked.owes(
@@ -40,9 +42,10 @@ impl Relay {
         }
         let parse = Parse::read(frame.body()).map_err(|error| broken(frame.body(), error))?;
         let (forget, rewritten) = self.forgetting(&parse);
+        let found = self.touches(parse.sql).map(Arc::from);
         let definition = rewritten.as_deref().unwrap_or(parse.rest);
         if unnamed {
-            let version = self.statements.replace_unnamed(definition, forget);
+            let version = self.statements.replace_unnamed(definition, forget, found);
             self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
             linked.owes(
                 Expect::Forward(Request::Parse),
@@ -55,6 +58,9 @@ impl Relay {
             return Ok(Step::Done);
         }
         if !self.translates() && self.statements.get(parse.name).is_none() {
+            if let Some(found) = &found {
+                self.touch(found, parse.sql);
+            }
             linked.owes(Expect::Forward(Request::Parse), None);
             return Ok(Step::Pass);
         }
@@ -62,7 +68,7 @@ impl Relay {
             return Ok(Step::Fenced);
         }
         linked.counters.client_parses.add(1);
-        self.parse_named(linked, parse.name, definition, forget, out)
+        self.parse_named(linked, parse.name, definition, (forget, found), out)
     }
 
     #[allow(clippy::too_many_arguments, reason = "what one Parse is made of")]
@@ -71,7 +77,7 @@ impl Relay {
         linked: &mut Linked<'_>,
         name: &[u8],
         definition: &[u8],
-        forget: Option<Forget>,
+        (forget, found): (Option<Forget>, Option<Arc<Found>>),
         out: &mut Outgoing<'_>,
     ) -> Result<Step, Error> {
         if self.statements.get(name).is_some() {
@@ -87,6 +93,7 @@ impl Relay {
             name.into(),
             Named {
                 forget,
+                found,
                 ..plain(statement.clone())
             },
         );
@@ -173,10 +180,15 @@ impl Relay {
         }
         if head.statement.is_empty() {
             self.ensure_unnamed(linked, out);
-            let forget = self
-                .statements
-                .unnamed()
-                .and_then(|(_, text)| text.forget.clone());
+            let kept = self.statements.unnamed().map(|(_, text)| text);
+            let forget = kept.and_then(|text| text.forget.clone());
+            let found = kept.and_then(|text| {
+                let sql = Parse::text(&text.definition).to_vec();
+                Some((text.found.clone()?, sql))
+            });
+            if let Some((found, sql)) = found {
+                self.touch_bound(&found, &sql, (frame, &head));
+            }
             self.note_portal(head.portal, forget);
             linked.owes(Expect::Forward(Request::Bind), None);
             return Ok(Step::Pass);
@@ -192,6 +204,11 @@ impl Relay {
         let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
         rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
         let forget = named.forget.clone();
+        if let Some(found) = named.found.clone() {
+            let statement = statement.clone();
+            let text = Parse::text(statement.definition());
+            self.touch_bound(&found, text, (frame, &head));
+        }
         self.note_portal(head.portal, forget);
         linked.owes(Expect::Forward(Request::Bind), None);
         Ok(Step::PassAfter(HEADER_LEN + head.len))
@@ -200,7 +217,7 @@ impl Relay {
     /// A name the client has not given to a statement by Parse. PostgreSQL may know it all the same (SQL's PREPARE),
     /// and if not, its own error is the right answer. Only our own names are not for clients.
     fn foreign(
-        &self,
+        &mut self,
         frame: &Frame<'_>,
         head: &BindHead<'_>,
         out: &mut Outgoing<'_>,
@@ -209,6 +226,9 @@ impl Relay {
             .statement
             .starts_with(self.registry.prefix().as_bytes())
         {
+            if self.belongings.is_some() {
+                self.touch_anything(head.statement);
+            }
             return Ok(Step::Pass);
         }
         let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);

@@ -100,6 +100,20 @@ impl Facility {
 }
 
 words! {
+    /// What becomes of a client whose session is such that no other server could take it over, outside of session
+    /// pooling (`pin_policy`).
+    PinPolicy {
+        /// It keeps its server for as long as that is so.
+        #[default]
+        Auto = "auto",
+        /// It is sent away.
+        Refuse = "refuse",
+        /// As in PgBouncer: nobody looks, and whoever is next finds what it has left.
+        Off = "off",
+    }
+}
+
+words! {
     /// Which of several hosts a new server is made at (PgBouncer: `load_balance_hosts` of a database).
     LoadBalance {
         /// The next one, each time.

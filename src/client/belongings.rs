@@ -1,0 +1,199 @@
+//! What a client has made of its session, as far as it is to last beyond a transaction: settings that go along to whichever
+//! server it gets, and state that can't leave the server it is on.
+//!
+//! Texts only say that there may be something ([`touches`]); what there is, a look at the server says.
+
+use super::relay::Relay;
+use crate::protocol::frame::Frame;
+use crate::protocol::frontend::{self, BindHead};
+use crate::server::State;
+use crate::server::look::Seen;
+use crate::server::overlay::Overlay;
+use crate::sql::touches::{Found, Setting, Touches, touches};
+use crate::stats::registry::PinGuard;
+
+/// So many custom settings are followed; with more of them the client keeps its server.
+const MAX_NAMES: usize = 64;
+
+/// So much of the text that has made the client keep its server is shown.
+const SHOWN: usize = 200;
+
+/// What a text may do that can't be seen; a look finds all of it.
+const ANYTHING: Touches = Touches::SETTINGS
+    .union(Touches::TEMPORARY)
+    .union(Touches::LOCKS)
+    .union(Touches::CURSORS)
+    .union(Touches::STATEMENTS)
+    .union(Touches::CHANNELS);
+
+/// What no look finds.
+const UNSEEN: [Touches; 2] = [Touches::LIBRARY, Touches::UNKNOWN_NAME];
+
+/// What one client has made of its session. Most have nothing of the kind.
+#[derive(Debug, Default)]
+pub struct Belongings {
+    /// Its settings; `None`: as a session begins.
+    overlay: Option<Overlay>,
+    /// What may have changed since the last look.
+    touched: Touches,
+    /// Custom settings it has named, which PostgreSQL does not list.
+    names: Vec<Box<[u8]>>,
+    /// What keeps it on its server, by the last look, and what no look can find.
+    holds: Touches,
+    unseen: Touches,
+    /// The text that touched the session last, as far as it is shown.
+    text: Box<[u8]>,
+    /// Its place in the list of those who keep their servers.
+    pub pin: Option<PinGuard>,
+}
+
+impl Belongings {
+    /// Must the server be looked at before anybody else gets it?
+    #[inline]
+    pub fn must_look(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// Why the client keeps its server; nothing if it need not.
+    pub fn holds(&self) -> Touches {
+        self.holds.union(self.unseen)
+    }
+
+    /// Is anything left on the server that another client must not find?
+    pub fn leaves_something(&self) -> bool {
+        self.must_look() || !self.holds().is_empty()
+    }
+
+    /// The custom settings a look has to ask for.
+    pub fn names(&self) -> &[Box<[u8]>] {
+        &self.names
+    }
+
+    /// The text that touched the session last.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.text).into_owned()
+    }
+
+    /// A look has found this.
+    pub fn saw(&mut self, seen: &Seen) {
+        self.touched = Touches::NONE;
+        self.holds = seen.holds;
+        self.overlay = Some(seen.overlay.clone());
+    }
+
+    /// A look was refused: for all we know anything may be set.
+    pub fn saw_nothing(&mut self) {
+        self.touched = Touches::NONE;
+        self.holds = Touches::SETTINGS;
+    }
+
+    /// The client said DISCARD ALL.
+    pub fn discarded(&mut self) {
+        if !self.unseen.contains(Touches::LIBRARY) {
+            self.unseen = Touches::NONE;
+        }
+    }
+
+    /// Is it as if there were nothing?
+    pub fn is_gone(&self, base: &Overlay) -> bool {
+        let overlay = self.overlay.as_ref().unwrap_or(base);
+        !self.leaves_something() && overlay.same_as(base)
+    }
+
+    fn note(&mut self, touches: Touches, text: &[u8]) {
+        self.touched = self.touched.union(touches.also_in(ANYTHING));
+        for unseen in UNSEEN.into_iter().filter(|it| touches.contains(*it)) {
+            self.unseen = self.unseen.union(unseen);
+            self.touched = self.touched.union(Touches::SETTINGS);
+        }
+        self.text = text.get(..SHOWN).unwrap_or(text).into();
+    }
+
+    fn name(&mut self, name: &[u8]) {
+        // Those without a point are listed.
+        if !name.contains(&b'.') || self.names.iter().any(|known| **known == *name) {
+            return;
+        }
+        if self.names.len() < MAX_NAMES {
+            self.names.push(name.into());
+        } else {
+            self.unseen = self.unseen.union(Touches::UNKNOWN_NAME);
+        }
+    }
+}
+
+impl Relay {
+    /// What a text that is about to be sent, or prepared, may do to the session.
+    #[inline]
+    pub fn touches(&self, sql: &[u8]) -> Option<Box<Found>> {
+        if self.settings.follows_sessions() {
+            touches(sql, &|_| false)
+        } else {
+            None
+        }
+    }
+
+    /// A text is being run that may do this to the session.
+    #[cold]
+    pub fn touch(&mut self, found: &Found, text: &[u8]) {
+        let belongings = self.belongings.get_or_insert_default();
+        belongings.note(found.touches, text);
+        for setting in &found.settings {
+            match setting {
+                Setting::Named(name) => belongings.name(name),
+                Setting::Parameter(_) => {
+                    belongings.unseen = belongings.unseen.union(Touches::UNKNOWN_NAME)
+                }
+            }
+        }
+    }
+
+    /// The same, of a statement that is being bound.
+    #[cold]
+    pub fn touch_bound(
+        &mut self,
+        found: &Found,
+        text: &[u8],
+        (frame, head): (&Frame<'_>, &BindHead<'_>),
+    ) {
+        let belongings = self.belongings.get_or_insert_default();
+        belongings.note(found.touches, text);
+        for setting in &found.settings {
+            match setting {
+                Setting::Named(name) => belongings.name(name),
+                Setting::Parameter(number) => {
+                    let values = frame.body().get(head.len..).unwrap_or_default();
+                    match frontend::bound_value(values, *number) {
+                        Some(name) if frame.is_complete() => {
+                            belongings.name(&name.to_ascii_lowercase())
+                        }
+                        _ => belongings.unseen = belongings.unseen.union(Touches::UNKNOWN_NAME),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Something is being run that can't be looked into.
+    #[cold]
+    pub fn touch_anything(&mut self, text: &[u8]) {
+        if self.settings.follows_sessions() {
+            self.belongings.get_or_insert_default().note(ANYTHING, text);
+        }
+    }
+
+    /// Is the server's session as the client wants it, as far as settings go that PostgreSQL does not report?
+    #[inline]
+    pub fn fits(&self, server: &State) -> bool {
+        match &self.belongings {
+            None => server.overlay.same_as(&server.base),
+            Some(_) => self.wanted(server).same_as(&server.overlay),
+        }
+    }
+
+    /// The settings it wants of a server.
+    pub fn wanted(&self, server: &State) -> Overlay {
+        let overlay = self.belongings.as_ref().and_then(|it| it.overlay.as_ref());
+        overlay.unwrap_or(&server.base).clone()
+    }
+}

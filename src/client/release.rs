@@ -1,0 +1,232 @@
+//! The end of a transaction: the server goes back to its pool, at once if nothing speaks against it.
+//!
+//! ```text
+//!              nothing touched the session
+//!      Linked ──────────────────────────────▶ Idle
+//!        ▲  │ something may have                ▲
+//!        │  ▼                                   │ nothing that can't move
+//!        │ Looking ─────────────────────────────┘
+//!        │  │ temporary tables, locks, ...
+//!        └──┘ (pinned)
+//! ```
+
+use std::sync::Arc;
+
+use super::error::Ending;
+use super::session::{Session, State, Step};
+use super::{Error, prepare};
+use crate::config::{PinPolicy, PoolMode};
+use crate::pool::Pooled;
+use crate::protocol::backend::TxStatus;
+use crate::server;
+use crate::server::look::Seen;
+use crate::sql::touches::Touches;
+use crate::stats::Phase;
+use crate::stats::registry::PinInfo;
+
+/// A server that was looked at, and what was found.
+pub type Looked = (Pooled, Result<Seen, server::Error>);
+
+impl Session {
+    /// The server owes nothing: the query is over, and perhaps the link.
+    pub(super) fn server_is_idle(&mut self) -> Step {
+        let State::Linked(pooled) = &mut self.state else {
+            return Step::Again;
+        };
+        let status = pooled.server.state.status;
+        let mode = self.relay.settings.mode;
+        let now = self.registry.turn();
+        if let Some(counters) = self.pool.counters(self.worker) {
+            if self.query_began > 0 {
+                counters
+                    .query_time
+                    .add(now.saturating_sub(self.query_began));
+            }
+            if status == TxStatus::Idle && self.transaction_began > 0 {
+                counters
+                    .transaction_time
+                    .add(now.saturating_sub(self.transaction_began));
+            }
+        }
+        self.query_began = 0;
+        if status == TxStatus::Idle {
+            self.transaction_began = 0;
+            self.entry.set_transaction(0);
+        } else if mode == PoolMode::Statement {
+            return Step::End(Error::TransactionBlock.into());
+        }
+        let clean =
+            pooled.server.is_clean() && !self.relay.is_mid_message() && !self.relay.terminated;
+        if clean && mode != PoolMode::Session {
+            return if self.relay.belongings.is_none() {
+                self.let_go(now);
+                Step::Again
+            } else {
+                self.end_transaction(now)
+            };
+        }
+        let phase = if status == TxStatus::Idle {
+            Phase::LinkedIdle
+        } else {
+            Phase::IdleInTransaction
+        };
+        self.entry.enter(phase, now);
+        Step::Again
+    }
+
+    /// The end of a transaction of a client that has made something of its session.
+    #[cold]
+    fn end_transaction(&mut self, now: u64) -> Step {
+        let Some(belongings) = &self.relay.belongings else {
+            return Step::Again;
+        };
+        if !belongings.must_look() {
+            if belongings.holds().is_empty() {
+                self.let_go(now);
+            } else {
+                self.entry.enter(Phase::LinkedIdle, now);
+            }
+            return Step::Again;
+        }
+        let State::Linked(pooled) = std::mem::replace(&mut self.state, State::Idle) else {
+            return Step::Again;
+        };
+        self.entry.enter(Phase::LinkedIdle, now);
+        let (login, names) = (self.pool.user.clone(), belongings.names().to_vec());
+        self.state = State::Looking(Box::pin(async move {
+            prepare::look(pooled, &login, &names).await
+        }));
+        self.kept_is_due = true;
+        Step::Again
+    }
+
+    /// The server was looked at.
+    pub(super) fn looked(&mut self, (mut pooled, seen): Looked) -> Step {
+        let now = self.registry.turn();
+        self.state = State::Idle;
+        let Some(belongings) = &mut self.relay.belongings else {
+            return Step::End(Error::ServerCrashed.into());
+        };
+        match seen {
+            Ok(seen) => {
+                belongings.saw(&seen);
+                pooled.server.state.overlay = seen.overlay;
+            }
+            Err(server::Error::Query(text)) => {
+                tracing::debug!(server = pooled.server.entry.id, "a look is refused: {text}");
+                belongings.saw_nothing();
+            }
+            Err(_) => {
+                pooled.close("server conn crashed?");
+                return Step::End(Error::ServerCrashed.into());
+            }
+        }
+        let holds = belongings.holds();
+        if belongings.is_gone(&pooled.server.state.base) {
+            self.relay.belongings = None;
+        }
+        self.state = State::Linked(pooled);
+        if holds.is_empty() {
+            if let Some(belongings) = &mut self.relay.belongings {
+                belongings.pin = None;
+            }
+            self.let_go(now);
+            return Step::Again;
+        }
+        self.keep(holds, now)
+    }
+
+    /// The client keeps its server, if it may.
+    fn keep(&mut self, holds: Touches, now: u64) -> Step {
+        let (State::Linked(pooled), Some(belongings)) = (&self.state, &mut self.relay.belongings)
+        else {
+            return Step::Again;
+        };
+        let settings = &self.relay.settings;
+        if settings.pin_policy == PinPolicy::Refuse {
+            return Step::End(Ending::Error(Error::PinRefused(holds)));
+        }
+        pooled.server.entry.link(self.entry.id, now);
+        self.entry.enter(Phase::LinkedIdle, now);
+        let info = PinInfo {
+            holds,
+            since: now,
+            server: pooled.server.entry.id,
+            text: belongings.text(),
+        };
+        if let Some(pin) = &belongings.pin {
+            pin.change(info);
+            return Step::Again;
+        }
+        let limit = settings.max_pinned;
+        let pinned = self.pool.pinned();
+        let pin = self
+            .registry
+            .pin(Arc::clone(&self.entry), Arc::clone(pinned), info);
+        if limit > 0 && pin.count() > limit {
+            drop(pin);
+            return Step::End(Ending::Error(Error::TooManyPinned(holds)));
+        }
+        if let Some(counters) = self.pool.counters(self.worker) {
+            counters.pins.add(1);
+        }
+        tracing::info!(
+            client = self.entry.id,
+            server = pooled.server.entry.id,
+            "keeps its server: {holds}"
+        );
+        belongings.pin = Some(pin);
+        Step::Again
+    }
+
+    /// The server goes back to the pool.
+    #[inline]
+    fn let_go(&mut self, now: u64) {
+        if self.relay.settings.resets_on_release().is_none() {
+            self.release(now);
+        } else {
+            self.release_after_reset(now);
+        }
+    }
+
+    fn release(&mut self, now: u64) {
+        let State::Linked(pooled) = std::mem::replace(&mut self.state, State::Idle) else {
+            return;
+        };
+        self.note_statements(&pooled);
+        self.entry.set_server(0);
+        self.entry.enter(Phase::Idle, now);
+        self.relay.unlink();
+        self.pool.check_in_at(self.shard, pooled, now);
+    }
+
+    /// `server_reset_query_always`: the server is given back by a task of its belongings.
+    fn release_after_reset(&mut self, now: u64) {
+        let State::Linked(mut pooled) = std::mem::replace(&mut self.state, State::Idle) else {
+            return;
+        };
+        self.entry.set_server(0);
+        self.entry.enter(Phase::Idle, now);
+        self.relay.unlink();
+        let (pool, shard, settings) = (self.pool.clone(), self.shard, self.relay.settings.clone());
+        self.pool.workers().spawn_on(self.worker, async move {
+            if let Some(query) = settings.resets_on_release() {
+                prepare::reset(&mut pooled, query).await;
+            }
+            pool.check_in(shard, pooled);
+        });
+    }
+
+    fn note_statements(&self, pooled: &Pooled) {
+        let count = u32::try_from(self.relay.statements.count()).unwrap_or(u32::MAX);
+        self.entry
+            .prepared_statements
+            .store(count, std::sync::atomic::Ordering::Relaxed);
+        let count = u32::try_from(pooled.server.state.statements.len()).unwrap_or(u32::MAX);
+        pooled
+            .server
+            .entry
+            .prepared_statements
+            .store(count, std::sync::atomic::Ordering::Relaxed);
+    }
+}
