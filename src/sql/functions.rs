@@ -12,6 +12,9 @@
 /// It goes by words in the sources, so it lists too much: comments count, and so do strings. Dynamic SQL can do
 /// anything and always counts. An UPDATE's SET, `SET LOCAL` and the variables of `DECLARE` do not.
 ///
+/// Sources of some megabytes take a second or two, and compiling it (`jit`) takes longer than running it: better
+/// switched off for it.
+///
 /// For PostgreSQL 11 and later; qualified, so that no search path changes what it means.
 pub const STATEFUL: &str = r#"
 WITH RECURSIVE
@@ -49,7 +52,11 @@ expression AS MATERIALIZED (
         pg_catalog.pg_get_expr(p.polqual, p.polrelid), pg_catalog.pg_get_expr(p.polwithcheck, p.polrelid)))
     FROM pg_catalog.pg_policy p
 ),
--- Which functions of users a source mentions. Names are cut into words as the sources are.
+-- Names that are more than a word.
+odd AS MATERIALIZED (
+    SELECT DISTINCT folded FROM source WHERE folded ~ '\W'
+),
+-- Which functions of users a source mentions.
 mention AS MATERIALIZED (
     SELECT DISTINCT s.oid, s.name, w.word
     FROM source s, pg_catalog.regexp_split_to_table(s.body, '\W+') AS w(word)
@@ -57,7 +64,7 @@ mention AS MATERIALIZED (
     UNION
     SELECT s.oid, s.name, odd.folded
     FROM source s
-    JOIN source odd ON odd.folded ~ '\W' AND pg_catalog.strpos(s.body, odd.folded) > 0
+    JOIN odd ON pg_catalog.strpos(s.body, odd.folded) > 0
 ),
 stateful(oid, folded) AS (
     SELECT oid, folded
@@ -96,8 +103,8 @@ FROM expression e
 WHERE e.body ~ 'set_config|advisory|currval|lastval|query_to_xml|ts_stat|ts_rewrite|crosstab|replication_slot'
     OR e.body ~ '\mupdate\s+(only\s+)?(pg_catalog\.)?pg_settings\M'
     OR EXISTS (
-        SELECT FROM stateful
-        WHERE folded ~ '\W' AND pg_catalog.strpos(e.body, folded) > 0
+        SELECT FROM odd
+        WHERE folded IN (SELECT folded FROM stateful) AND pg_catalog.strpos(e.body, folded) > 0
     )
     OR EXISTS (
         SELECT FROM pg_catalog.regexp_split_to_table(e.body, '\W+') AS w(word)

@@ -32,6 +32,7 @@ mod compat;
 mod contract;
 mod copy;
 mod failures;
+mod functions;
 mod hba;
 mod hosts;
 mod large;
