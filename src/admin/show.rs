@@ -14,6 +14,7 @@ mod connections;
 mod misc;
 mod named;
 mod network;
+mod pins;
 mod pools;
 mod stats;
 
@@ -164,6 +165,13 @@ pub static SHOWS: &[Show] = &[
          do, and `query` the beginning of the text, which only administrators see."
     ),
     show!(
+        "pins",
+        pins::COLUMNS,
+        pins::rows,
+        "Clients that keep their servers outside of session pooling, why, and since when (`pin_policy`); not in PgBouncer. \
+         `query` is the beginning of the text that last touched the session, which only administrators see."
+    ),
+    show!(
         "peers",
         network::PEERS,
         network::peers,
@@ -221,6 +229,14 @@ struct Column<R> {
     kind: Type,
     read: fn(&R) -> Cell,
 }
+
+impl<R> Clone for Column<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Column<R> {}
 
 const fn column<R>(name: &'static str, kind: Type, read: fn(&R) -> Cell) -> Column<R> {
     Column { name, kind, read }

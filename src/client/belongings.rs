@@ -142,7 +142,7 @@ impl Relay {
             match setting {
                 Setting::Named(name) => belongings.name(name),
                 Setting::Parameter(_) => {
-                    belongings.unseen = belongings.unseen.union(Touches::UNKNOWN_NAME)
+                    belongings.unseen = belongings.unseen.union(Touches::UNKNOWN_NAME);
                 }
             }
         }
@@ -165,7 +165,7 @@ impl Relay {
                     let values = frame.body().get(head.len..).unwrap_or_default();
                     match frontend::bound_value(values, *number) {
                         Some(name) if frame.is_complete() => {
-                            belongings.name(&name.to_ascii_lowercase())
+                            belongings.name(&name.to_ascii_lowercase());
                         }
                         _ => belongings.unseen = belongings.unseen.union(Touches::UNKNOWN_NAME),
                     }

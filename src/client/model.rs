@@ -24,6 +24,7 @@ use crate::prepared::Registry;
 use crate::protocol::backend::TxStatus;
 use crate::protocol::frame::cut;
 use crate::protocol::frontend;
+use crate::server::overlay::Overlay;
 use crate::server::pipeline::Pipeline;
 use crate::server::session::{Tracked, TrackedNames};
 use crate::server::{self, State, Unnamed};
@@ -51,6 +52,8 @@ impl Side {
                 unnamed: Unnamed::Empty,
                 status: TxStatus::Idle,
                 tracked: Tracked::new(TrackedNames::new(&[])),
+                overlay: Overlay::default(),
+                base: Overlay::default(),
                 doom: None,
             },
             entry: ServerEntry::new(NewServer {

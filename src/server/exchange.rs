@@ -4,10 +4,13 @@
 use super::{Doom, Error, Forget, Server, Unnamed};
 use crate::net::connection::Message;
 use crate::protocol::backend::{self, ErrorFields, tag};
-use crate::protocol::frontend;
+use crate::protocol::frontend::{self, Target};
 
 /// The columns of a row; `None` is NULL.
 pub type Row = Vec<Option<Vec<u8>>>;
+
+/// The name of a statement of our own, which is gone when its replies are in.
+const OWN: &[u8] = b"PGFERRY_own";
 
 /// Longest message accepted in reply to a query of ours.
 const MAX_REPLY: usize = 16 << 20;
@@ -18,13 +21,22 @@ impl Server {
     pub async fn run(&mut self, sql: &[u8]) -> Result<(), Error> {
         let mut out = Vec::new();
         frontend::query(&mut out, sql);
+        self.state.unnamed = Unnamed::Unknown;
         self.converse(&out, |_| {}).await
     }
 
-    /// The same; returns the rows, with their columns in text.
-    pub async fn fetch(&mut self, sql: &[u8]) -> Result<Vec<Row>, Error> {
+    /// Runs a query with text parameters by the extended protocol and returns its rows, with their columns in text. The
+    /// unnamed statement stays what it was.
+    pub(super) async fn fetch(
+        &mut self,
+        sql: &[u8],
+        parameters: &[&[u8]],
+    ) -> Result<Vec<Row>, Error> {
         let (mut out, mut rows) = (Vec::new(), Vec::new());
-        frontend::query(&mut out, sql);
+        frontend::close(&mut out, Target::Statement, OWN);
+        put_extended(&mut out, OWN, sql, parameters);
+        frontend::close(&mut out, Target::Statement, OWN);
+        frontend::sync(&mut out);
         self.converse(&out, |row| rows.push(row)).await?;
         Ok(rows)
     }
@@ -33,7 +45,6 @@ impl Server {
     async fn converse(&mut self, out: &[u8], mut on_row: impl FnMut(Row)) -> Result<(), Error> {
         // Until the replies are in, whoever drops us leaves a doomed server behind.
         let doom = self.state.doom.replace(Doom::CheckFailed);
-        self.state.unnamed = Unnamed::Unknown;
         self.connection.send_all(out).await?;
         let mut failure = None;
         loop {
@@ -92,7 +103,9 @@ impl Server {
     /// first row. For `auth_query`: a parameter can't be anything but a value.
     pub async fn ask(&mut self, sql: &[u8], parameter: &[u8]) -> Result<Option<Row>, Error> {
         let (mut out, mut first) = (Vec::new(), None);
-        put_extended(&mut out, sql, parameter);
+        put_extended(&mut out, b"", sql, &[parameter]);
+        frontend::sync(&mut out);
+        self.state.unnamed = Unnamed::Unknown;
         self.converse(&out, |row| first = first.take().or(Some(row)))
             .await?;
         Ok(first)
@@ -114,20 +127,23 @@ impl Server {
     }
 }
 
-/// Parse, Bind, Execute and Sync with one parameter in text form.
-fn put_extended(out: &mut Vec<u8>, sql: &[u8], parameter: &[u8]) {
+/// Parse, Bind and Execute of a statement of this name, with parameters in text form.
+fn put_extended(out: &mut Vec<u8>, name: &[u8], sql: &[u8], parameters: &[&[u8]]) {
     let mut definition = sql.to_vec();
     definition.extend_from_slice(&[0, 0, 0]);
-    frontend::parse(out, b"", &definition);
-    // No format codes (text), one parameter, results in text.
-    let mut rest = vec![0, 0, 0, 1];
-    let length = u32::try_from(parameter.len()).unwrap_or(u32::MAX);
-    rest.extend_from_slice(&length.to_be_bytes());
-    rest.extend_from_slice(parameter);
+    frontend::parse(out, name, &definition);
+    // No format codes (text), the parameters, results in text.
+    let mut rest = vec![0, 0];
+    let count = u16::try_from(parameters.len()).unwrap_or(u16::MAX);
+    rest.extend_from_slice(&count.to_be_bytes());
+    for parameter in parameters {
+        let length = u32::try_from(parameter.len()).unwrap_or(u32::MAX);
+        rest.extend_from_slice(&length.to_be_bytes());
+        rest.extend_from_slice(parameter);
+    }
     rest.extend_from_slice(&[0, 0]);
-    frontend::bind(out, b"", b"", &rest);
+    frontend::bind(out, b"", name, &rest);
     frontend::execute(out, b"", 0);
-    frontend::sync(out);
 }
 
 /// What a command drops when its tag says that it dropped every prepared statement.

@@ -1,8 +1,9 @@
 //! A look at a session between two transactions: what is set in it, and what there is that can't be moved to another
 //! server. PostgreSQL is asked, not the texts that were sent: a function, a savepoint or an error may have decided otherwise.
 
+use std::sync::LazyLock;
+
 use super::overlay::Overlay;
-use super::session::{TrackedNames, put_literal};
 use super::{Error, Server};
 use crate::sql::touches::{Setting, Touches, touches};
 
@@ -48,66 +49,78 @@ const HOLDS: [(&str, Touches, &str); 5] = [
     ),
 ];
 
-/// The query: rows of a kind, a name and a value. Kind `s` is a setting, `h` something that holds.
-fn query(login: &str, tracked: &TrackedNames, names: &[Box<[u8]>]) -> Vec<u8> {
-    let mut sql = b"SELECT 's', name, setting FROM pg_catalog.pg_show_all_settings() \
-        WHERE source OPERATOR(pg_catalog.=) 'session' AND name OPERATOR(pg_catalog.<>) ALL ('{\
-        transaction_isolation,transaction_read_only,transaction_deferrable"
-        .to_vec();
-    for name in tracked.iter() {
-        sql.push(b',');
-        // Names of settings need no quotes here; what is not like one matches nothing anyway.
-        sql.extend(
-            name.bytes()
-                .filter(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.')),
-        );
-    }
-    sql.extend_from_slice(
-        b"}'::pg_catalog.text[]) UNION ALL SELECT 's', 'role', pg_catalog.current_setting('role') \
-          WHERE pg_catalog.current_setting('role') OPERATOR(pg_catalog.<>) 'none' \
-          UNION ALL SELECT 's', 'session_authorization', session_user WHERE session_user OPERATOR(pg_catalog.<>) ",
-    );
-    put_literal(&mut sql, login.as_bytes());
-    for name in names {
-        for part in [
-            &b" UNION ALL SELECT 's', "[..],
-            b", pg_catalog.current_setting(",
-        ] {
-            sql.extend_from_slice(part);
-            put_literal(&mut sql, name);
-        }
-        sql.extend_from_slice(b", true)");
-    }
+/// The query: rows of a kind, a name and a value. Kind `s` is a setting, `h` something that holds. Its parameters are the
+/// role that was logged in as, an array of settings that are not of interest, and one of custom settings.
+static QUERY: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut sql = "SELECT 's', name, setting FROM pg_catalog.pg_show_all_settings() \
+        WHERE source OPERATOR(pg_catalog.=) 'session' AND name OPERATOR(pg_catalog.<>) ALL ($2::pg_catalog.text[]) \
+        UNION ALL SELECT 's', 'role', pg_catalog.current_setting('role') \
+        WHERE pg_catalog.current_setting('role') OPERATOR(pg_catalog.<>) 'none' \
+        UNION ALL SELECT 's', 'session_authorization', session_user::pg_catalog.text \
+        WHERE session_user::pg_catalog.text OPERATOR(pg_catalog.<>) $1::pg_catalog.text \
+        UNION ALL SELECT 's', custom, pg_catalog.current_setting(custom, true) \
+        FROM pg_catalog.unnest($3::pg_catalog.text[]) AS custom"
+        .to_owned();
     for (kind, _, condition) in HOLDS {
-        sql.extend_from_slice(b" UNION ALL SELECT 'h', '");
-        sql.extend_from_slice(kind.as_bytes());
-        sql.extend_from_slice(b"', '' WHERE ");
-        sql.extend_from_slice(condition.as_bytes());
+        sql.push_str(" UNION ALL SELECT 'h', '");
+        sql.push_str(kind);
+        sql.push_str("', '' WHERE ");
+        sql.push_str(condition);
     }
-    sql
+    sql.into_bytes()
+});
+
+/// Settings that PostgreSQL itself sets with each transaction.
+const OF_TRANSACTIONS: [&[u8]; 3] = [
+    b"transaction_isolation",
+    b"transaction_read_only",
+    b"transaction_deferrable",
+];
+
+/// An array of text, as PostgreSQL reads it.
+fn array<'a>(items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut text = vec![b'{'];
+    for (at, item) in items.enumerate() {
+        if at > 0 {
+            text.push(b',');
+        }
+        text.push(b'"');
+        for &byte in item {
+            if matches!(byte, b'"' | b'\\') {
+                text.push(b'\\');
+            }
+            text.push(byte);
+        }
+        text.push(b'"');
+    }
+    text.push(b'}');
+    text
 }
 
 impl Server {
     /// Looks at the session, outside of a transaction. `login` is the role that the server was logged in as, and `names`
     /// are custom settings that may have been set (PostgreSQL does not list these).
     pub async fn look(&mut self, login: &str, names: &[Box<[u8]>]) -> Result<Seen, Error> {
+        let tracked = self.state.tracked.names().iter().map(str::as_bytes);
+        let known = array(tracked.chain(OF_TRANSACTIONS));
+        let custom = array(names.iter().map(|name| &**name));
         let rows = self
-            .fetch(&query(login, self.state.tracked.names(), names))
+            .fetch(&QUERY, &[login.as_bytes(), &known, &custom])
             .await?;
         let mut seen = Seen::default();
         let mut settings = Vec::new();
         for row in rows {
-            let mut columns = row.into_iter().map(Option::unwrap_or_default);
+            let mut columns = row.into_iter().flatten();
             let (Some(kind), Some(name), Some(value)) =
                 (columns.next(), columns.next(), columns.next())
             else {
+                // A custom setting that this server has never heard of.
                 continue;
             };
             if kind == b"h" {
                 let found = HOLDS.iter().find(|(known, ..)| known.as_bytes() == name);
                 seen.holds = found.map_or(seen.holds, |(_, hold, _)| seen.holds.union(*hold));
-            } else if !names.iter().any(|known| **known == *name) || !value.is_empty() {
-                // A custom setting that is gone reads as empty.
+            } else {
                 settings.push((name.into(), value.into()));
             }
         }
@@ -144,5 +157,17 @@ impl Server {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_keeps_its_items_apart() {
+        let items: [&[u8]; 3] = [b"a.b", br#"",""#, br"\"];
+        assert_eq!(array(items.into_iter()), br#"{"a.b","\",\"","\\"}"#);
+        assert_eq!(array([].into_iter()), b"{}");
     }
 }

@@ -96,7 +96,15 @@ impl fmt::Display for Touches {
 
 impl fmt::Debug for Touches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{{{self}}}")
+        let mut separator = "";
+        for (_, name) in Self::NAMES.iter().filter(|(bit, _)| self.contains(*bit)) {
+            write!(f, "{separator}{name}")?;
+            separator = " | ";
+        }
+        if self.is_empty() {
+            f.write_str("NONE")?;
+        }
+        Ok(())
     }
 }
 

@@ -204,7 +204,9 @@ fn what_clients_leave_behind_on_a_server_does_not_mislead_the_query() {
         let line = format!(
             "dbname={database} user=postgres connect_query='SET search_path = public, chosen'"
         );
+        // Otherwise it would keep the only server.
         ask_postgresql(ini)
+            .set("pin_policy", "off")
             .set("default_pool_size", 1)
             .set(
                 "auth_query",

@@ -33,6 +33,8 @@ pub(super) struct Row {
     id: u64,
     prepare_cache_hits: u64,
     prepare_cache_misses: u64,
+    /// Why it keeps its server outside of session pooling.
+    pinned: String,
 }
 
 /// An address as SHOW has it.
@@ -62,91 +64,21 @@ impl Address {
     }
 }
 
-pub(super) static CLIENTS: &[Column<Row>] = &shared();
+pub(super) static CLIENTS: &[Column<Row>] =
+    &shared_and::<22>(&[text("pinned", |row: &Row| row.pinned.as_str().into())]);
 
-pub(super) static SERVERS: &[Column<Row>] = &{
-    let [
-        a,
-        b,
-        c,
-        d,
-        e,
-        f,
-        g,
-        h,
-        i,
-        j,
-        k,
-        l,
-        m,
-        n,
-        o,
-        p,
-        q,
-        r,
-        s,
-        t,
-        u,
-    ] = shared();
-    let hits = int8("prepare_cache_hit", |row: &Row| {
+pub(super) static SERVERS: &[Column<Row>] = &shared_and::<23>(&[
+    int8("prepare_cache_hit", |row: &Row| {
         row.prepare_cache_hits.into()
-    });
-    let misses = int8("prepare_cache_miss", |row: &Row| {
+    }),
+    int8("prepare_cache_miss", |row: &Row| {
         row.prepare_cache_misses.into()
-    });
-    [
-        a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, hits, misses,
-    ]
-};
+    }),
+]);
 
 /// Of both sides, with what PgBouncer says about its buffers.
 pub(super) static SOCKETS: &[Column<Row>] = &{
-    let [
-        a,
-        b,
-        c,
-        d,
-        _,
-        f,
-        g,
-        h,
-        i,
-        j,
-        k,
-        l,
-        m,
-        n,
-        o,
-        p,
-        q,
-        r,
-        s,
-        t,
-        u,
-    ] = shared();
-    let e = text("state", |row: &Row| row.socket_state().into());
-    [
-        a,
-        b,
-        c,
-        d,
-        e,
-        f,
-        g,
-        h,
-        i,
-        j,
-        k,
-        l,
-        m,
-        n,
-        o,
-        p,
-        q,
-        r,
-        s,
-        t,
-        u,
+    let mut all = shared_and::<28>(&[
         zero("recv_pos"),
         zero("pkt_pos"),
         zero("pkt_remain"),
@@ -154,8 +86,33 @@ pub(super) static SOCKETS: &[Column<Row>] = &{
         zero("send_remain"),
         zero("pkt_avail"),
         zero("send_avail"),
-    ]
+    ]);
+    all[STATE] = text("state", |row: &Row| row.socket_state().into());
+    all
 };
+
+/// The place of `state` among the shared columns.
+const STATE: usize = 4;
+
+/// The shared columns and more: `N` in all.
+#[allow(
+    clippy::indexing_slicing,
+    reason = "checked by the compiler: it runs this"
+)]
+const fn shared_and<const N: usize>(more: &[Column<Row>]) -> [Column<Row>; N] {
+    let shared = shared();
+    let mut all = [shared[0]; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < shared.len() {
+            shared[at]
+        } else {
+            more[at - shared.len()]
+        };
+        at += 1;
+    }
+    all
+}
 
 const fn zero(name: &'static str) -> Column<Row> {
     int4(name, |_| Cell::Number(0))
@@ -271,6 +228,7 @@ pub(super) fn clients(view: &View<'_>) -> Vec<Row> {
         id: client.id,
         prepare_cache_hits: 0,
         prepare_cache_misses: 0,
+        pinned: registry.pin_of(client.id).unwrap_or_default(),
     };
     let mut rows: Vec<Row> = registry
         .clients()
@@ -325,6 +283,7 @@ pub(super) fn servers(view: &View<'_>) -> Vec<Row> {
             id: server.id,
             prepare_cache_hits: server.prepare_cache_hits.load(Ordering::Relaxed),
             prepare_cache_misses: server.prepare_cache_misses.load(Ordering::Relaxed),
+            pinned: String::new(),
         }
     };
     let mut rows: Vec<Row> = registry

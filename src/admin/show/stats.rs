@@ -85,6 +85,16 @@ static OWN: &[Own] = &[
         in_totals: "prepare_cache_miss",
         read: |totals| totals.prepare_cache_misses,
     },
+    Own {
+        total: "total_session_look_count",
+        in_totals: "session_look_count",
+        read: |totals| totals.looks,
+    },
+    Own {
+        total: "total_pin_count",
+        in_totals: "pin_count",
+        read: |totals| totals.pins,
+    },
 ];
 
 fn totals_by_database(view: &View<'_>) -> ByDatabase {

@@ -57,6 +57,12 @@ impl Registry {
         }
     }
 
+    /// Why this client keeps its server, if it does.
+    pub fn pin_of(&self, client: u64) -> Option<String> {
+        let pin = self.pins.get(&client)?;
+        Some(pin.info.holds.to_string())
+    }
+
     /// All clients that keep their servers, in no order.
     pub fn pins(&self) -> Vec<Pin> {
         self.pins.iter().map(|pin| pin.clone()).collect()

@@ -227,6 +227,8 @@ const NEWER: &[&str] = &[
 /// Ours.
 const OURS: &[&str] = &[
     "io_uring",
+    "max_pinned_servers",
+    "pin_policy",
     "worker_threads",
     "min_worker_threads",
     "prepared_statements_memory",

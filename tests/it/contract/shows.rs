@@ -7,7 +7,7 @@ use crate::support::{Message, Pooler, Wire, postgres};
 
 /// Each SHOW with its columns, in order: `t` text, `i` int4, `q` int8, `n` numeric, `b` bytea. Ours stand behind a `|`.
 const SHOWS: &[(&str, &[&str])] = &[
-    ("CLIENTS", &[CONNECTION]),
+    ("CLIENTS", &[CONNECTION, "| pinned t"]),
     (
         "SERVERS",
         &[CONNECTION, "| prepare_cache_hit q, prepare_cache_miss q"],
@@ -54,7 +54,7 @@ const SHOWS: &[(&str, &[&str])] = &[
             "avg_server_assignment_count n, avg_xact_count n, avg_query_count n, avg_recv n, avg_sent n",
             "avg_xact_time n, avg_query_time n, avg_wait_time n, avg_client_parse_count n, avg_server_parse_count n",
             "avg_bind_count n, avg_client_login_count n",
-            "| total_prepare_cache_hit n, total_prepare_cache_miss n",
+            "| total_prepare_cache_hit n, total_prepare_cache_miss n, total_session_look_count n, total_pin_count n",
         ],
     ),
     (
@@ -62,7 +62,7 @@ const SHOWS: &[(&str, &[&str])] = &[
         &[
             "database t, server_assignment_count n, xact_count n, query_count n, bytes_received n, bytes_sent n",
             "xact_time n, query_time n, wait_time n, client_parse_count n, server_parse_count n, bind_count n",
-            "client_login_count n | prepare_cache_hit n, prepare_cache_miss n",
+            "client_login_count n | prepare_cache_hit n, prepare_cache_miss n, session_look_count n, pin_count n",
         ],
     ),
     (
@@ -86,6 +86,12 @@ const SHOWS: &[(&str, &[&str])] = &[
         &[
             "fd i, task t, user t, database t, addr t, port i, cancel q, link i, client_encoding t, std_strings t",
             "datestyle t, timezone t, password t, scram_client_key b, scram_server_key b",
+        ],
+    ),
+    (
+        "PINS",
+        &[
+            "| client q, user t, database t, pool_user t, server q, reason t, age q, age_us i, query t",
         ],
     ),
     ("PREPARED", &["| id q, name t, holders q, bytes q, query t"]),

@@ -1,0 +1,429 @@
+//! Transaction pooling, and nobody notices: what a client sets goes along with it, what can't move keeps its server, and no
+//! other client sees any of it.
+
+use crate::support::wire::{Rows, error};
+use crate::support::{Pooler, Wire, frontend, postgres, wait_until};
+
+/// A pooler whose every transaction goes to another server, if it can.
+fn roaming(change: impl FnOnce(&mut crate::support::pooler::Ini)) -> (Pooler, String) {
+    let database = postgres().database("sessions");
+    let pooler = Pooler::start(|ini| {
+        ini.set("default_pool_size", 3).set("server_round_robin", 1);
+        change(ini);
+    });
+    (pooler, database)
+}
+
+/// Opens all three servers, so that there is another one to go to.
+fn fill(pooler: &Pooler, database: &str) {
+    let mut clients: Vec<Wire> = (0..3).map(|_| pooler.connect(database)).collect();
+    for client in &mut clients {
+        client.rows("BEGIN");
+    }
+    for client in &mut clients {
+        client.rows("COMMIT");
+    }
+}
+
+/// The server that runs this.
+fn server(client: &mut Wire) -> String {
+    client.value("SELECT pg_backend_pid()")
+}
+
+/// On how many servers six transactions run.
+fn servers_used(client: &mut Wire) -> usize {
+    let mut seen: Vec<String> = (0..6).map(|_| server(client)).collect();
+    seen.sort();
+    seen.dedup();
+    seen.len()
+}
+
+fn pins(pooler: &Pooler) -> Rows {
+    pooler.console("SHOW PINS")
+}
+
+#[test]
+fn what_a_client_sets_it_keeps_on_every_server_and_nobody_else_sees() {
+    let (pooler, database) = roaming(|_| ());
+    fill(&pooler, &database);
+    postgres().sql("postgres", "GRANT other TO app");
+    let mut stranger = pooler.connect(&database);
+    let look = "SELECT current_setting('work_mem') || ' ' || current_user || ' ' || current_setting('search_path') \
+                || ' ' || coalesce(current_setting('app.tenant', true), '') || ' ' || current_setting('lock_timeout')";
+    let fresh = stranger.value(look);
+    let ways: [&[&str]; 6] = [
+        &[
+            "SET work_mem='8MB'",
+            "SET ROLE other",
+            "SET search_path=x, y",
+            "SET app.tenant='t'",
+            "SET lock_timeout='1s'",
+        ],
+        &[
+            "BEGIN",
+            "SET work_mem='8MB'",
+            "SET ROLE other",
+            "SET search_path=x, y",
+            "SET app.tenant='t'",
+            "SET lock_timeout='1s'",
+            "COMMIT",
+        ],
+        &[
+            "SELECT set_config('work_mem', '8MB', false), set_config('search_path', 'x, y', false)",
+            "SELECT set_config('role', 'other', false), set_config('app.tenant', 't', false)",
+            "SELECT set_config('lock_timeout', '1s', false)",
+        ],
+        &[
+            "DO $$ BEGIN SET work_mem='8MB'; SET ROLE other; SET search_path=x, y; \
+             PERFORM set_config('app.tenant', 't', false); SET lock_timeout='1s'; END $$",
+        ],
+        &[
+            "SET work_mem='8MB'; SET ROLE other; SET search_path=x, y; SELECT 1; SET app.tenant='t'; SET lock_timeout='1s'",
+        ],
+        &[
+            "BEGIN",
+            "SET work_mem='8MB'",
+            "SET ROLE other",
+            "SET search_path=x, y",
+            "SET app.tenant='t'",
+            "SET lock_timeout='1s'",
+            "SAVEPOINT s",
+            "SET work_mem='9MB'",
+            "RESET ROLE",
+            "ROLLBACK TO s",
+            "SET LOCAL search_path=z",
+            "COMMIT",
+        ],
+    ];
+    for way in ways {
+        let mut client = pooler.connect(&database);
+        for sql in way {
+            client.rows(sql);
+        }
+        for _ in 0..4 {
+            assert_eq!(client.value(look), "8MB other x, y t 1s", "{way:?}");
+            assert_eq!(stranger.value(look), fresh, "{way:?}");
+        }
+        assert_eq!(servers_used(&mut client), 3, "{way:?}");
+        client.rows("RESET ALL; RESET ROLE");
+        assert_eq!(client.value(look), fresh);
+        drop(client);
+    }
+    assert!(pins(&pooler).rows.is_empty());
+}
+
+#[test]
+fn what_is_rolled_back_or_local_leaves_nothing() {
+    let (pooler, database) = roaming(|_| ());
+    fill(&pooler, &database);
+    let mut client = pooler.connect(&database);
+    let fresh = client.value("SHOW work_mem");
+    for script in [
+        &["BEGIN", "SET work_mem='8MB'", "ROLLBACK"][..],
+        &["BEGIN", "SET LOCAL work_mem='8MB'", "COMMIT"],
+        &[
+            "BEGIN",
+            "SELECT set_config('work_mem', '8MB', true)",
+            "COMMIT",
+        ],
+        &["BEGIN", "SET work_mem='8MB'", "RESET work_mem", "COMMIT"],
+    ] {
+        for sql in script {
+            client.rows(sql);
+        }
+        for _ in 0..4 {
+            assert_eq!(client.value("SHOW work_mem"), fresh, "{script:?}");
+        }
+    }
+    client.rows("BEGIN");
+    client.rows("SET work_mem='8MB'");
+    assert_eq!(error(&client.query("SELECT 1/0")).sqlstate(), "22012");
+    client.rows("COMMIT");
+    for _ in 0..4 {
+        assert_eq!(client.value("SHOW work_mem"), fresh);
+    }
+}
+
+#[test]
+fn a_setting_by_parameters_of_a_named_statement_is_followed() {
+    let (pooler, database) = roaming(|_| ());
+    fill(&pooler, &database);
+    let (mut client, mut stranger) = (pooler.connect(&database), pooler.connect(&database));
+    let text = |value: &str| Some(value.as_bytes().to_vec());
+    client.exchange(&[
+        frontend::parse("set", "SELECT set_config($1, $2, false)", &[]),
+        frontend::sync(),
+    ]);
+    for (name, value) in [
+        ("app.tenant", "7"),
+        ("App.Other", "8"),
+        ("work_mem", "9MB"),
+        ("app.tenant", "10"),
+    ] {
+        let replies = client.exchange(&[
+            frontend::bind("", "set", &[text(name), text(value)]),
+            frontend::execute("", 0),
+            frontend::sync(),
+        ]);
+        assert_eq!(
+            crate::support::wire::names(&replies).last(),
+            Some(&"ReadyForQuery")
+        );
+        for _ in 0..4 {
+            assert_eq!(
+                client.value(&format!("SELECT current_setting('{name}')")),
+                value
+            );
+            let seen = stranger.value(&format!(
+                "SELECT coalesce(current_setting('{name}', true), '')"
+            ));
+            assert_ne!(seen, value);
+        }
+    }
+    assert_eq!(servers_used(&mut client), 3);
+}
+
+#[test]
+fn state_that_can_not_move_keeps_its_server_for_as_long_as_it_lives() {
+    let (pooler, database) = roaming(|_| ());
+    fill(&pooler, &database);
+    let mut client = pooler.connect(&database);
+    for (begin, end, reason) in [
+        (
+            "CREATE TEMP TABLE mine (v int)",
+            "DROP TABLE mine",
+            "temporary",
+        ),
+        (
+            "SELECT 1 AS v INTO TEMPORARY mine",
+            "DISCARD TEMP",
+            "temporary",
+        ),
+        (
+            "SELECT pg_advisory_lock(1)",
+            "SELECT pg_advisory_unlock(1)",
+            "locks",
+        ),
+        (
+            "WITH l AS (SELECT pg_try_advisory_lock(1)) SELECT * FROM l",
+            "SELECT pg_advisory_unlock_all()",
+            "locks",
+        ),
+        (
+            "BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT 1; COMMIT",
+            "CLOSE c",
+            "cursors",
+        ),
+        ("PREPARE p AS SELECT 1", "DEALLOCATE p", "statements"),
+        ("PREPARE p AS SELECT 1", "DISCARD ALL", "statements"),
+        ("LISTEN news", "UNLISTEN news", "channels"),
+    ] {
+        client.rows(begin);
+        assert_eq!(servers_used(&mut client), 1, "{begin}");
+        let pins = pins(&pooler);
+        assert_eq!(pins.get(0, "reason"), reason, "{begin}");
+        assert_eq!(pins.get(0, "query"), begin);
+        assert_eq!(pins.get(0, "database"), database);
+        let clients = pooler.console("SHOW CLIENTS");
+        assert!(clients.find("pinned", reason).is_some());
+        client.rows(end);
+        assert_eq!(servers_used(&mut client), 3, "{end}");
+        assert!(self::pins(&pooler).rows.is_empty(), "{end}");
+    }
+}
+
+#[test]
+fn what_a_killed_client_had_is_gone_from_its_server() {
+    let (pooler, database) = roaming(|ini| {
+        ini.set("default_pool_size", 1);
+    });
+    for begin in [
+        "CREATE TEMP TABLE mine (v int)",
+        "SELECT pg_advisory_lock(1)",
+        "BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT 1; COMMIT",
+        "LISTEN news",
+        "PREPARE p AS SELECT 1",
+        "SET work_mem = '8MB'",
+    ] {
+        let mut client = pooler.connect(&database);
+        client.rows(begin);
+        let pid = server(&mut client);
+        client.abort();
+        let mut next = pooler.connect(&database);
+        assert_eq!(server(&mut next), pid, "{begin}: the same server serves on");
+        let left = next.value(
+            "SELECT (SELECT count(*) FROM pg_class WHERE relname = 'mine')
+                  + (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')
+                  + (SELECT count(*) FROM pg_cursors WHERE is_holdable)
+                  + (SELECT count(*) FROM pg_listening_channels())
+                  + (SELECT count(*) FROM pg_prepared_statements WHERE from_sql)
+                  + (SELECT count(*) FROM pg_settings WHERE source = 'session' AND name = 'work_mem')",
+        );
+        assert_eq!(left, "0", "{begin}");
+    }
+    assert!(pins(&pooler).rows.is_empty());
+}
+
+#[test]
+fn a_notification_reaches_the_one_that_listens_while_it_is_idle() {
+    let (pooler, database) = roaming(|_| ());
+    let (mut listener, mut other) = (pooler.connect(&database), pooler.connect(&database));
+    listener.rows("LISTEN news");
+    other.rows("NOTIFY news, 'hello'");
+    let message = listener.read_message().unwrap();
+    assert_eq!(message.name(), "NotificationResponse");
+    assert!(String::from_utf8_lossy(&message.body[4..]).starts_with("news\0hello"));
+}
+
+#[test]
+fn sql_prepared_statements_work_across_transactions() {
+    let (pooler, database) = roaming(|_| ());
+    fill(&pooler, &database);
+    let (mut one, mut other) = (pooler.connect(&database), pooler.connect(&database));
+    one.rows("PREPARE p(int) AS SELECT $1 + 1");
+    other.rows("PREPARE p(int) AS SELECT $1 + 2");
+    for _ in 0..3 {
+        assert_eq!(one.value("EXECUTE p(10)"), "11");
+        assert_eq!(other.value("EXECUTE p(10)"), "12");
+    }
+    assert_eq!(
+        error(&one.query("PREPARE p AS SELECT 1")).sqlstate(),
+        "42P05"
+    );
+    one.rows("DEALLOCATE p");
+    assert_eq!(error(&one.query("EXECUTE p(1)")).sqlstate(), "26000");
+    assert_eq!(other.value("EXECUTE p(10)"), "12");
+}
+
+#[test]
+fn refuse_sends_the_client_away_and_cleans_up() {
+    let (pooler, database) = roaming(|ini| {
+        ini.set("pin_policy", "refuse").set("default_pool_size", 1);
+    });
+    let mut client = pooler.connect(&database);
+    client.rows("SET work_mem = '8MB'");
+    assert_eq!(client.value("SHOW work_mem"), "8MB");
+    client.rows("SELECT pg_advisory_lock(1)");
+    let message = client.read_message().unwrap();
+    assert_eq!(
+        (message.name(), message.sqlstate().as_str()),
+        ("ErrorResponse", "0A000")
+    );
+    assert_eq!(
+        message.field('M').as_deref(),
+        Some("session state is refused by pin_policy: locks")
+    );
+    assert!(client.ended());
+    let mut next = pooler.connect(&database);
+    assert_eq!(
+        next.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"),
+        "0"
+    );
+}
+
+#[test]
+fn there_is_a_limit_to_the_servers_that_are_kept() {
+    let (pooler, database) = roaming(|ini| {
+        ini.set("max_pinned_servers", 1);
+    });
+    let (mut first, mut second) = (pooler.connect(&database), pooler.connect(&database));
+    first.rows("SELECT pg_advisory_lock(1)");
+    second.rows("SELECT pg_advisory_lock(2)");
+    let message = second.read_message().unwrap();
+    assert_eq!(message.sqlstate(), "53300");
+    assert!(second.ended());
+    assert_eq!(first.value("SELECT pg_advisory_unlock(1)"), "t");
+    let mut third = pooler.connect(&database);
+    third.rows("SELECT pg_advisory_lock(2)");
+    assert_eq!(servers_used(&mut third), 1);
+}
+
+#[test]
+fn off_is_as_pgbouncer() {
+    let (pooler, database) = roaming(|ini| {
+        ini.set("pin_policy", "off").set("default_pool_size", 1);
+    });
+    let (mut one, mut other) = (pooler.connect(&database), pooler.connect(&database));
+    one.rows("SET work_mem = '8MB'");
+    assert_eq!(other.value("SHOW work_mem"), "8MB");
+    one.rows("CREATE TEMP TABLE mine (v int)");
+    other.rows("DROP TABLE mine");
+    assert!(pins(&pooler).rows.is_empty());
+}
+
+#[test]
+fn the_policy_can_be_set_for_a_database_and_for_a_user() {
+    let database = postgres().database("sessions");
+    let pooler = Pooler::start(|ini| {
+        ini.set("default_pool_size", 1)
+            .database("followed", &format!("dbname={database}"))
+            .database("plain", &format!("dbname={database} pin_policy=off"))
+            .user("other", "pin_policy=off");
+    });
+    let keeps = |user: &str, name: &str| {
+        let mut client = pooler.login(user, name, None).unwrap();
+        client.rows("SELECT pg_advisory_lock(1)");
+        let keeps = !pins(&pooler).rows.is_empty();
+        client.rows("SELECT pg_advisory_unlock_all()");
+        keeps
+    };
+    assert!(keeps("app", "followed"));
+    assert!(!keeps("app", "plain"));
+    assert!(!keeps("other", "followed"));
+}
+
+#[test]
+fn what_connect_query_sets_is_where_every_client_begins() {
+    let database = postgres().database("sessions");
+    let pooler = Pooler::start(|ini| {
+        ini.set("default_pool_size", 1).database(
+            "set",
+            &format!(
+                "dbname={database} connect_query='SET work_mem = ''5MB''; SET app.zone = ''a'''"
+            ),
+        );
+    });
+    let look = "SELECT current_setting('work_mem') || current_setting('app.zone')";
+    let (mut one, mut other) = (pooler.connect("set"), pooler.connect("set"));
+    one.rows("SET work_mem = '6MB'; SET app.zone = 'b'");
+    assert_eq!(other.value(look), "5MBa");
+    assert_eq!(one.value(look), "6MBb");
+    assert_eq!(other.value(look), "5MBa");
+    one.rows("SELECT pg_advisory_lock(1)");
+    one.abort();
+    assert_eq!(other.value(look), "5MBa");
+}
+
+#[test]
+fn a_statement_timeout_of_one_client_is_not_anothers() {
+    let (pooler, database) = roaming(|ini| {
+        ini.set("default_pool_size", 1);
+    });
+    let (mut one, mut other) = (pooler.connect(&database), pooler.connect(&database));
+    one.rows("SET statement_timeout = '50ms'");
+    assert_eq!(other.value("SELECT 'slept' FROM pg_sleep(0.3)"), "slept");
+    assert_eq!(error(&one.query("SELECT pg_sleep(1)")).sqlstate(), "57014");
+    assert_eq!(other.value("SELECT 'slept' FROM pg_sleep(0.3)"), "slept");
+}
+
+#[test]
+fn a_client_that_nothing_can_be_found_out_about_keeps_its_server() {
+    let (pooler, database) = roaming(|_| ());
+    fill(&pooler, &database);
+    let mut client = pooler.connect(&database);
+    // The look itself takes longer.
+    client.rows("SET statement_timeout = 1");
+    wait_until("it is pinned or looked at", || {
+        client
+            .query("SELECT 1")
+            .iter()
+            .all(|message| message.tag != b'E')
+    });
+    for _ in 0..4 {
+        assert_eq!(client.value("SHOW statement_timeout"), "1ms");
+    }
+    client.rows("RESET statement_timeout");
+    for _ in 0..4 {
+        assert_eq!(client.value("SHOW statement_timeout"), "0");
+    }
+}
