@@ -33,6 +33,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("url", config::url),
     ("console", text::console),
     ("sql", text::sql),
+    ("touches", text::touches),
 ];
 
 /// Runs the target of this name.

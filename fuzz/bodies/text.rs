@@ -3,6 +3,7 @@
 use pgferry::admin::parse::{self, Command, VERBS};
 use pgferry::sql::classify::{StatementChange, statement_changes};
 use pgferry::sql::lexer::{Lexer, Token, TokenKind};
+use pgferry::sql::touches::{self, Found, Setting, Touches};
 
 use super::texts;
 
@@ -94,6 +95,35 @@ pub fn sql(input: &[u8]) {
         let count = statement_changes(&twice).len();
         assert_eq!(count, changes.len() + 1);
     }
+}
+
+pub fn touches(input: &[u8]) {
+    let is_stateful = |name: &[u8]| {
+        assert!(name.len() < 64);
+        name == b"mine"
+    };
+    let found = touches::touches(input, &is_stateful);
+    // The first look hides nothing.
+    assert_eq!(found, touches::look_closely(input, &is_stateful));
+    if let Some(found) = &found {
+        assert!(!found.touches.is_empty() && found.settings.len() <= 64);
+        for setting in &found.settings {
+            match setting {
+                Setting::Named(name) => {
+                    assert!(name.contains(&b'.') && name.len() <= 1024);
+                    assert!(!name.iter().any(u8::is_ascii_uppercase));
+                }
+                Setting::Parameter(number) => assert!(*number > 0),
+            }
+        }
+    }
+    let kinds = |found: Option<Box<Found>>| found.map_or(Touches::NONE, |found| found.touches);
+    let before = [b"listen x; ", input].concat();
+    let more = kinds(touches::touches(&before, &is_stateful));
+    assert_eq!(more, kinds(found).union(Touches::CHANNELS));
+    let body = [b"do $fuzz$", input].concat();
+    let more = kinds(touches::touches(&body, &is_stateful));
+    assert!(more.contains(Touches::BODY));
 }
 
 /// Would a semicolon at its end be one?

@@ -33,6 +33,7 @@ mod contract;
 mod copy;
 mod differential;
 mod failures;
+mod functions;
 mod hba;
 mod hosts;
 mod large;

@@ -43,8 +43,8 @@ enum Verb {
     Start,
     /// EXPLAIN; that of what it explains comes.
     Explain,
-    /// SELECT or WITH.
-    Query,
+    Select,
+    With,
     /// PREPARE, of a query or a change.
     Prepare,
     /// CREATE, of what is not known yet.
@@ -85,12 +85,14 @@ impl Walk<'_> {
         }
         match self.verb {
             Verb::Start | Verb::Explain => self.begin(token, ahead),
-            Verb::Query => {
+            Verb::Select | Verb::With => {
                 let inserts = self.last_is(b"insert") || self.last_is(b"merge");
                 if self.is(token, b"into") && !inserts {
                     self.touch(Touches::TEMPORARY);
                 }
-                self.update(token, ahead);
+                if self.verb == Verb::With {
+                    self.update(token, ahead);
+                }
             }
             Verb::Prepare => self.update(token, ahead),
             Verb::Create => self.create(token),
@@ -130,7 +132,8 @@ impl Walk<'_> {
         };
         let verb = match word.as_bytes() {
             b"explain" => Verb::Explain,
-            b"select" | b"with" => Verb::Query,
+            b"select" => Verb::Select,
+            b"with" => Verb::With,
             b"prepare" => Verb::Prepare,
             b"create" => Verb::Create,
             b"alter" => Verb::Alter,
@@ -272,19 +275,24 @@ impl Walk<'_> {
             return;
         }
         let sql = self.sql;
-        // ONLY, a parenthesis, a schema and its dot.
-        let table = significant(ahead)
-            .take(6)
-            .take_while(|token| !is_word(sql, token, b"set"));
-        for token in table {
-            let settings = match name::read(sql, &token) {
+        let mut table = significant(ahead)
+            .skip_while(|token| is_word(sql, token, b"only") || token.of(sql) == b"(")
+            .take(3);
+        let mut is_settings = false;
+        while let Some(token) = table.next() {
+            is_settings |= match name::read(sql, &token) {
+                _ if token.kind == TokenKind::UnicodeName => true,
+                Reading::Name(name) if name.as_bytes() == b"pg_catalog" => {
+                    table.next();
+                    continue;
+                }
                 Reading::Name(name) => name.as_bytes() == b"pg_settings",
-                Reading::Escaped => true,
-                Reading::Other => false,
+                Reading::Escaped | Reading::Other => false,
             };
-            if settings || is_word(sql, &token, b"uescape") {
-                self.touch(Touches::SETTINGS);
-            }
+            break;
+        }
+        if is_settings {
+            self.touch(Touches::SETTINGS);
         }
     }
 
