@@ -11,8 +11,8 @@ mod name;
 mod walk;
 
 use super::lexer::{Lexer, is_blank};
-use memchr::{memchr, memchr2, memchr2_iter, memmem, memrchr};
-use name::{Name, goes_on_name};
+use memchr::{memchr2, memchr2_iter, memmem, memrchr};
+use name::goes_on_name;
 use std::fmt;
 
 pub use walk::look_closely;
@@ -247,7 +247,8 @@ fn may_matter(before: &[u8], is_stateful: &dyn Fn(&[u8]) -> bool) -> bool {
     if memchr2(b'\n', b'\r', blanks).is_some() && ends_in_comment(text) {
         return true;
     }
-    let name = match text {
+    let mut folded = [0; name::LONGEST];
+    let name: &[u8] = match text {
         [.., b'*', b'/'] | [.., b'\''] => return true,
         [rest @ .., b'"'] => {
             let Some(open) = memrchr(b'"', rest) else {
@@ -257,24 +258,34 @@ fn may_matter(before: &[u8], is_stateful: &dyn Fn(&[u8]) -> bool) -> bool {
             if matches!(head.last(), Some(b'"' | b'&')) {
                 return true;
             }
-            Name::quoted(name.get(1..).unwrap_or_default())
+            name.get(1..).unwrap_or_default()
         }
         [.., byte] if goes_on_name(*byte) => {
-            let start = text.iter().rposition(|&byte| !goes_on_name(byte));
-            let (head, word) = text.split_at(start.map_or(0, |at| at + 1));
+            let mut start = text.len();
+            let mut dollars = false;
+            for &byte in text.iter().rev().take_while(|&&byte| goes_on_name(byte)) {
+                dollars |= byte == b'$';
+                start -= 1;
+            }
+            let (head, word) = text.split_at(start);
             // Where a number or a dollar quote ends and a name begins, the lexer knows.
-            if word.first().is_some_and(u8::is_ascii_digit) || memchr(b'$', word).is_some() {
+            if dollars || word.first().is_some_and(u8::is_ascii_digit) {
                 return true;
             }
             if is_keyword(word) && head.last() != Some(&b'.') {
                 return false;
             }
-            Name::folded(word)
+            let Some(place) = folded.get_mut(..word.len()) else {
+                return true;
+            };
+            place.copy_from_slice(word);
+            place.make_ascii_lowercase();
+            place
         }
         _ => return false,
     };
-    let name = name.as_bytes();
-    !name::known(name).is_empty() || is_stateful(name)
+    // The long way knows what is left of a name that is too long.
+    name.len() > name::LONGEST || !name::known(name).is_empty() || is_stateful(name)
 }
 
 /// Whether the last line of `text` may end in a comment.

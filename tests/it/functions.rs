@@ -62,7 +62,7 @@ fn the_server_lists_what_may_touch_the_session() {
     if parsed.parse::<u32>().unwrap() >= 140_000 {
         let sql = "CREATE FUNCTION parsed() RETURNS text LANGUAGE sql
                 BEGIN ATOMIC SELECT set_config('a.b', '', false); END;
-            CREATE FUNCTION quiet_sum(n int DEFAULT 3) RETURNS int LANGUAGE sql RETURN n + 1";
+            CREATE FUNCTION quiet_parsed(n int DEFAULT 3) RETURNS int LANGUAGE sql RETURN n + 1";
         postgres().sql(&database, sql);
         expected.push("function parsed");
     }

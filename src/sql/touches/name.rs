@@ -5,7 +5,7 @@ use crate::sql::lexer::{Token, TokenKind};
 use memchr::memchr_iter;
 
 /// Longest name that the server keeps (`NAMEDATALEN` without its zero), in bytes.
-const LONGEST: usize = 63;
+pub(super) const LONGEST: usize = 63;
 
 /// A name in lower case unless it was quoted, cut to what the server keeps.
 pub(super) struct Name {
@@ -110,7 +110,9 @@ pub(super) fn ends_with(text: &[u8], end: &[u8]) -> bool {
 
 /// What a function of the server's own with this name touches; `set_config` by its arguments, perhaps nothing.
 pub(super) fn known(name: &[u8]) -> Touches {
-    if name.len() < b"currval".len() {
+    // Most names are not worth comparing.
+    let letter = name.first().is_some_and(|first| b"clpqst".contains(first));
+    if name.len() < b"currval".len() || !letter && !name.contains(&b'v') {
         return Touches::NONE;
     }
     match name {
