@@ -328,11 +328,13 @@ fn there_is_a_limit_to_the_servers_that_are_kept() {
     });
     let (mut first, mut second) = (pooler.connect(&database), pooler.connect(&database));
     first.rows("SELECT pg_advisory_lock(1)");
+    first.rows("SELECT 1");
     second.rows("SELECT pg_advisory_lock(2)");
     let message = second.read_message().unwrap();
     assert_eq!(message.sqlstate(), "53300");
     assert!(second.ended());
     assert_eq!(first.value("SELECT pg_advisory_unlock(1)"), "t");
+    first.rows("SELECT 1");
     let mut third = pooler.connect(&database);
     third.rows("SELECT pg_advisory_lock(2)");
     assert_eq!(servers_used(&mut third), 1);
@@ -363,6 +365,8 @@ fn the_policy_can_be_set_for_a_database_and_for_a_user() {
     let keeps = |user: &str, name: &str| {
         let mut client = pooler.login(user, name, None).unwrap();
         client.rows("SELECT pg_advisory_lock(1)");
+        // Answered only after its session was looked at.
+        client.rows("SELECT 1");
         let keeps = !pins(&pooler).rows.is_empty();
         client.rows("SELECT pg_advisory_unlock_all()");
         keeps

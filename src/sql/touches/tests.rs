@@ -342,7 +342,27 @@ fn blocks_are_read_for_the_settings_they_name() {
             "do $$ begin perform set_config($1, '', false); end $$",
             "BODY ?",
         ),
-        ("do $$ begin execute 'set a.b = 1'; end $$", "BODY ?"),
+        ("do $$ begin execute 'set a.b = 1'; end $$", "BODY: a.b"),
+        ("do $$ begin execute 'deallocate all'; end $$", "BODY"),
+        (
+            "do $$ begin execute 'select $1' into x using y; end $$",
+            "BODY",
+        ),
+        ("do $$ begin execute 'set ' || name; end $$", "BODY ?"),
+        ("do $$ begin execute statement; end $$", "BODY ?"),
+        (
+            "do $$ begin execute format('create table %I (v text default %L)', t, d); end $$",
+            "BODY",
+        ),
+        (
+            "do $$ begin execute format('set %I = 1', t); end $$",
+            "BODY ?",
+        ),
+        ("do $$ begin execute format('%s', t); end $$", "BODY ?"),
+        (
+            "do $$ begin execute format('select set_config(%L, %L, false)', a, b); end $$",
+            "BODY ?",
+        ),
         (
             "do $$ begin load 'x'; end $$",
             "SETTINGS TEMPORARY LOCKS CURSORS STATEMENTS CHANNELS LIBRARY SEQUENCES",

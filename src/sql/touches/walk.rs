@@ -7,6 +7,9 @@ use super::name::{self, Name, Reading};
 use super::{Found, Setting, Touches};
 use crate::sql::lexer::{Lexer, Token, TokenKind};
 
+/// Dynamic SQL in dynamic SQL is followed so far.
+const DEEPEST: usize = 3;
+
 /// Most settings that are kept; with more of them any setting may have changed.
 const MOST_SETTINGS: usize = 64;
 
@@ -307,7 +310,7 @@ impl Walk<'_> {
                 }
             }
             (TokenKind::Text, _) => match inside(token.of(sql)) {
-                Some(body) => self.body(&body),
+                Some(body) => self.body(&body, 0),
                 None => self.touch(Touches::UNKNOWN_NAME),
             },
             (_, Reading::Name(name)) if language && name.as_bytes() == b"plpgsql" => {}
@@ -317,7 +320,7 @@ impl Walk<'_> {
     }
 
     /// The settings that the body of a DO block names, or that it may change without naming them.
-    fn body(&mut self, body: &[u8]) {
+    fn body(&mut self, body: &[u8], depth: usize) {
         let mut lexer = Lexer::new(body);
         let mut last = None;
         while let Some(token) = lexer.next() {
@@ -329,8 +332,7 @@ impl Walk<'_> {
                 Reading::Name(name) => match name.as_bytes() {
                     b"set" => self.set(body, &lexer),
                     b"reset" => self.dotted(body, significant(&lexer)),
-                    // Dynamic SQL can do anything.
-                    b"execute" => self.touch(Touches::UNKNOWN_NAME),
+                    b"execute" => self.dynamic(body, significant(&lexer), depth),
                     b"load" => self.touch(Touches::LIBRARY),
                     name => {
                         if name::known(name).contains(Touches::UNKNOWN_NAME) {
@@ -348,6 +350,35 @@ impl Walk<'_> {
                 Reading::Other => {}
             }
             last = Some(token);
+        }
+    }
+
+    /// EXECUTE in the body of a DO block. What is put together there can do anything; what is said as one constant, or
+    /// by `format` with nothing but names and values filled in, shows what it does.
+    fn dynamic(&mut self, body: &[u8], mut ahead: impl Iterator<Item = Token>, depth: usize) {
+        let mut first = ahead.next();
+        let is_format = first
+            .as_ref()
+            .is_some_and(|token| is_word(body, token, b"format"));
+        if is_format {
+            first = ahead
+                .next()
+                .filter(|token| token.of(body) == b"(")
+                .and_then(|_| ahead.next());
+        }
+        let constant = first.filter(|token| token.kind == TokenKind::Text);
+        let text = constant.and_then(|token| inside(token.of(body)));
+        let ends = ahead.next().is_none_or(|next| {
+            next.kind == TokenKind::Semicolon
+                || is_word(body, &next, b"into")
+                || is_word(body, &next, b"using")
+                || is_format && matches!(next.of(body), b"," | b")")
+        });
+        match text {
+            Some(text) if ends && depth < DEEPEST && (!is_format || fills_in_only(&text)) => {
+                self.body(&text, depth + 1);
+            }
+            _ => self.touch(Touches::UNKNOWN_NAME),
         }
     }
 
@@ -523,6 +554,19 @@ fn plain(written: &[u8]) -> Option<&[u8]> {
         Escapes::Backslashes => matches!(byte, b'\'' | b'\\'),
     };
     (!inside.iter().any(special)).then_some(inside)
+}
+
+/// Does this first argument of `format` take names (`%I`) and values (`%L`) and nothing else, and is none of the names
+/// that of a setting?
+fn fills_in_only(text: &[u8]) -> bool {
+    let mut parts = text.split(|&byte| byte == b'%').skip(1);
+    let fills_in = parts.all(|part| matches!(part.first(), Some(b'I' | b'L')));
+    let sets = |token: &Token| {
+        [&b"set"[..], b"reset"]
+            .iter()
+            .any(|word| is_word(text, token, word))
+    };
+    fills_in && !Lexer::new(text).any(|token| sets(&token))
 }
 
 /// What a string constant says, if it can be told without the server's encoding.
