@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .access import USER
-from .readings import Failure, parse_log, parse_pgbench, parse_strace, percentile, steady
+from .readings import Failure, parse_log, parse_perf, parse_pgbench, parse_strace, percentile, steady
 
 
 #: above this, the start of prepared statements is one thread's, see `Load.threads`
@@ -79,10 +79,23 @@ def system_calls(target, load, work):
     """
     if target.pid() is None or not shutil.which("strace"):
         return None
+    return difference(lambda limit: traced(target, load, limit, work))
+
+
+def events(target, load, names, work):
+    """The same for events of `perf stat`, which slows nobody down; None where there is none or it may not."""
+    if target.pid() is None or not shutil.which("perf"):
+        return None
+    return difference(lambda limit: counted(target, load, limit, (names, work)))
+
+
+def difference(count):
+    """What a run costs, per transaction, less what one of a transaction for each client does. `count` makes a run, with
+    a limit of pgbench's, and returns ({name: count}, transactions), or None."""
     begin = time.monotonic()
-    few = traced(target, load, ["-t", "1"], work)
+    few = count(["-t", "1"])
     logins = time.monotonic() - begin
-    many = traced(target, load, ["-T", str(longer(2, logins))], work) if few else None
+    many = count(["-T", str(longer(2, logins))]) if few else None
     if not many or many[1] <= few[1]:
         return None
     return {name: max(0, count - few[0].get(name, 0)) / (many[1] - few[1]) for name, count in many[0].items()}
@@ -94,6 +107,22 @@ def longer(seconds, logins):
     pgbench's clock runs from its start, and a thousand clients take seconds with TLS.
     """
     return seconds + round(1.5 * logins)
+
+
+def counted(target, load, limit, what):
+    """({event: count}, transactions) of a run under `perf stat`, or None."""
+    names, work = what
+    summary = Path(work) / "perf"
+    counter = subprocess.Popen(["perf", "stat", "-x,", "-o", str(summary), "-e", ",".join(names),
+                                "-p", str(target.pid())], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(0.5)  # it does not say when it has begun
+    try:
+        run = load.run(target, limit)
+    finally:
+        counter.send_signal(signal.SIGINT)
+        counter.wait()
+    found = parse_perf(summary.read_text(encoding="utf-8")) if summary.exists() else {}
+    return (found, run.transactions) if found else None
 
 
 def traced(target, load, limit, work):

@@ -104,6 +104,12 @@ def parse_strace(text):
     return {words[-1]: int(words[3]) for words in lines if len(words) >= 5 and words[3].isdigit()}
 
 
+def parse_perf(text):
+    """{event: count} of `perf stat -x,`: `1234,,syscalls:sys_enter_write,…`. What could not be counted is left out."""
+    lines = [line.split(",") for line in text.splitlines()]
+    return {words[2]: int(words[0]) for words in lines if len(words) > 2 and words[0].isdigit()}
+
+
 @dataclass(frozen=True)
 class Usage:
     """What all threads of a process have used. The difference of two is what happened in between."""

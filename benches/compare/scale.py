@@ -10,7 +10,7 @@ import dataclasses
 import functools
 
 from .figures import Cell, Column, interleave, print_row, show
-from .pgbench import Load, system_calls
+from .pgbench import Load, events, system_calls
 from .queries import measure
 from .targets import Pooler
 
@@ -80,8 +80,15 @@ def print_cell(cell):
 
 
 def count_calls(target, load, cell, work):
-    """Adds the system calls to all rounds of a target. (Sockets of TCP are sent to by `sendto`, so a `write` is a wake-up.)"""
-    calls = system_calls(target, load, work)
-    if calls is not None:
+    """Adds the system calls to all rounds of a target. (Sockets of TCP are sent to by `sendto`, so a `write` is a wake-up.)
+
+    By `perf` where it may: under `strace` workers are so slow that clients wait long, and servers cross over to them.
+    """
+    names = {"calls": "raw_syscalls:sys_enter", "futex": "syscalls:sys_enter_futex", "wakes": "syscalls:sys_enter_write"}
+    calls = events(target, load, names.values(), work)
+    if not calls:
+        calls = system_calls(target, load, work)
+        names = {"calls": "total", "futex": "futex", "wakes": "write"}
+    if calls:
         for one in cell.rounds[target.name]:
-            one.update(calls=calls["total"], futex=calls.get("futex", 0.0), wakes=calls.get("write", 0.0))
+            one.update({key: calls.get(name, 0.0) for key, name in names.items()})

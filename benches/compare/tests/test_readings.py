@@ -121,6 +121,11 @@ class Kernel(unittest.TestCase):
     def test_nothing_traced_is_nothing(self):
         self.assertEqual(readings.parse_strace(""), {})
 
+    def test_events_that_could_not_be_counted_are_left_out(self):
+        text = ("# started on Sat Nov 21\n\n144,,raw_syscalls:sys_enter,100,100.00,,\n"
+                "<not supported>,,instructions:u,0,100.00,,\n")
+        self.assertEqual(readings.parse_perf(text), {"raw_syscalls:sys_enter": 144})
+
     def test_our_own_process_can_be_read(self):
         used = readings.usage_of(os.getpid())
         self.assertGreater(used.cpu + used.user + used.system, 0)
