@@ -7,12 +7,11 @@ the memory of a process, what the machine did in that quarter of an hour) is see
 import json
 import statistics
 
-from .figures import LABEL_WIDTH, print_row
-
 #: what may stand in the summary, in its order
 KEYS = {"cpu": "CPU", "calls": "calls", "tps": "tps", "rate": "MB/s", "p50": "p50", "p99": "p99", "p999": "p99.9",
         "rss": "RSS", "client": "KB/client"}
 WIDTH = 20
+TITLE_WIDTH = 46
 
 
 class Repeated:
@@ -68,13 +67,13 @@ def print_summary(cells, subject, others):
     if not keys:
         return
     print(f"\nthe median of {max(len(cell.cells) for cell in cells)} runs, and the least and the greatest of them")
-    print_row("", [f"{KEYS[key]:>{WIDTH}}" for key in keys])
+    print(" " * TITLE_WIDTH + "".join(f"{KEYS[key]:>{WIDTH}}" for key in keys))
     for cell in cells:
         for other in others:
             if subject in cell.rounds and other in cell.rounds:
                 title = f"{cell.mode} {cell.label()} / {other}"
-                print_row(f"{title:<{LABEL_WIDTH}}",
-                          [f"{spread(cell.ratios(subject, other, key)):>{WIDTH}}" for key in keys])
+                print(f"{title:<{TITLE_WIDTH}}"
+                      + "".join(f"{spread(cell.ratios(subject, other, key)):>{WIDTH}}" for key in keys), flush=True)
 
 
 def as_json(reports, cells, subject, others):
