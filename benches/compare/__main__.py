@@ -6,11 +6,14 @@ What is measured, all of it with --all:
   --connects    connect, SELECT 1, leave: trusted, with SCRAM, with TLS
   --transfers   rows of 1 KB and of 6 bytes, one large value, COPY out and in, large parameters
   --idle N      memory of N idle clients, plain and with TLS, and 100 active ones beside them
+  --workers N,… pgferry with that many threads, and what they ask of the kernel (not part of --all)
 
 Queries and transfers come in by TCP, or by --tls and --unix, each of which makes a table of its own.
 
 Only compare inside one table: absolute numbers move with whatever else the machine does. Within each cell the
-targets take turns, in an order that changes with the round, and ratios are medians of the ratios of single rounds.
+targets take turns, in an order that changes with the round, and ratios are medians of the ratios of single rounds. With
+--runs 3 everything is done three times, with poolers and PostgreSQL's connections made anew, and a last table has the
+medians of the ratios of the runs, and the least and the greatest.
 
   tps, p50, p99, p99.9   pgbench's rate without the first connections, and the latencies it logs per transaction
   CPU us                 time on a CPU of all threads of the pooler (schedstat) per transaction or connection
@@ -19,6 +22,7 @@ targets take turns, in an order that changes with the round, and ratios are medi
   waits, preempted       voluntary and involuntary context switches per transaction
   CPU s/GB               CPU seconds per 10^9 bytes between client and pooler
   KB/client              anonymous memory per idle client (smaps_rollup)
+  futex, wake-ups        system calls per transaction by which one thread waits for, or wakes, another
 
 What logins and the first Parse cost is deducted from queries. docs/performance.md says more.
 
@@ -26,6 +30,7 @@ Poolers are found on PATH, or by PGFERRY, PGBOUNCER, PGCAT, PG_DOORMAN, ODYSSEY 
 """
 
 import argparse
+import json
 import os
 import platform
 import resource
@@ -34,11 +39,14 @@ import signal
 import sys
 from pathlib import Path
 
-from . import chart, connects, idle, queries, transfers
+from . import chart, connects, idle, queries, runs, scale, transfers
 from .access import Access
 from .configs import WRITERS
-from .figures import Report
+from .figures import Report, cells_of
 from .targets import Setup, running
+
+#: what pgferry is compared with
+OTHERS = [*(name for name in WRITERS if name != "pgferry"), "direct"]
 
 
 def words(text):
@@ -60,6 +68,7 @@ def arguments():
     what.add_argument("--connects", action="store_true", help="connections")
     what.add_argument("--transfers", action="store_true", help="large results and parameters")
     what.add_argument("--idle", type=int, metavar="N", help="idle clients")
+    what.add_argument("--workers", type=numbers, metavar="N,...", help="pgferry with so many workers, by pgbench -S")
     what.add_argument("--all", action="store_true",
                       help="all of it, with 5000 idle clients, by TCP, TLS and Unix socket")
     what.add_argument("--tls", action="store_true", help="queries and transfers with sslmode=require")
@@ -73,6 +82,7 @@ def arguments():
                      help="pgbench's protocols (%(default)s)")
     how.add_argument("-T", "--seconds", default=4, type=int, help="length of a run (%(default)s)")
     how.add_argument("-r", "--rounds", default=3, type=int, help="rounds of each cell (%(default)s)")
+    how.add_argument("--runs", default=1, type=int, help="how often all of it is done (%(default)s)")
     how.add_argument("-j", "--jobs", default=2, type=int, help="threads of pgbench (%(default)s)")
     how.add_argument("--connect-clients", default=50, type=int, metavar="N", help="clients that connect (%(default)s)")
     how.add_argument("--megabytes", default=100, type=int, metavar="N", help="size of a transfer (%(default)s)")
@@ -88,11 +98,13 @@ def arguments():
     out = parser.add_argument_group("what comes of it")
     out.add_argument("--json", metavar="FILE", help="everything, for programs")
     out.add_argument("--svg", metavar="FILE", help="the CPU ratios as bars")
+    out.add_argument("--from", dest="sources", type=words, default=[], metavar="FILE,...",
+                     help="measure nothing, but make the table of --runs and the chart of what --json has written")
     out.add_argument("--reference", default="pgbouncer", metavar="NAME", help="what is 1 in the chart (%(default)s)")
     out.add_argument("--max-cpu-ratio", type=float, metavar="X",
                      help="fail if pgferry's CPU for queries is above X times PgBouncer's, at more than one client")
     for name in ("--server-port", "--work", "--pgbench"):
-        parser.add_argument(name, required=True, help=argparse.SUPPRESS)
+        parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()
     complete(parser, options)
     return options
@@ -103,11 +115,13 @@ def complete(parser, options):
     if options.all:
         options.queries = options.connects = options.transfers = options.tls = options.unix = True
         options.idle = options.idle or 5000
-    if not (options.connects or options.transfers or options.idle):
+    if not (options.connects or options.transfers or options.idle or options.workers):
         options.queries = True
     unknown = [name for name in options.targets if name != "direct" and name not in WRITERS]
-    if unknown or min([options.rounds, options.seconds, *options.clients]) < 1:
-        parser.error(f"not a target: {', '.join(unknown)}" if unknown else "rounds, seconds, clients: at least 1")
+    counts = [options.rounds, options.seconds, options.runs, *options.clients, *(options.workers or [])]
+    if unknown or min(counts) < 1:
+        parser.error(f"not a target: {', '.join(unknown)}" if unknown
+                     else "rounds, seconds, runs, clients, workers: at least 1")
     options.ways = [way for way, wanted in ((Access.TCP, options.all or not (options.tls or options.unix)),
                                             (Access.TLS, options.tls), (Access.UNIX, options.unix)) if wanted]
 
@@ -137,7 +151,7 @@ def setup_of(options):
 
 def plan(options):
     """[(mode, way in)], in the order of the tables."""
-    steps = []
+    steps = [(scale, way) for way in options.ways] if options.workers else []
     if options.queries:
         steps += [(queries, way) for way in options.ways]
     if options.connects:
@@ -162,27 +176,72 @@ def describe(report, options):
     print("machine: {cpus} x {model}, kernel {kernel}, load {load}, {tcp_congestion_control}".format(**report.machine))
 
 
-def write(report, options):
-    """The files that were asked for, whatever became of single cells."""
+def write(reports, options):
+    """The files that were asked for, whatever became of single cells, and the summary if there are several runs."""
+    cells = runs.gathered([report.cells for report in reports])
+    if len(reports) > 1:
+        runs.print_summary(cells, reports[0].subject, reports[0].others)
     if options.json:
-        Path(options.json).write_text(report.as_json(), encoding="utf-8")
+        text = (reports[0].as_json() if len(reports) == 1
+                else runs.as_json(reports, cells, reports[0].subject, reports[0].others))
+        Path(options.json).write_text(text, encoding="utf-8")
+    draw(cells, options)
+
+
+def draw(cells, options):
+    """The chart, if it was asked for."""
     if options.svg:
-        rows = chart.rows_of(report.cells, options.reference)
+        rows = chart.rows_of(cells, options.reference)
         Path(options.svg).write_text(chart.svg(rows, options.reference), encoding="utf-8")
+
+
+def again(options):
+    """What earlier measurements have written, as a table and as a chart."""
+    found = []
+    for source in options.sources:
+        document = json.loads(Path(source).read_text(encoding="utf-8"))
+        found += [cells_of(one) for one in document.get("runs", [document])]
+    cells = runs.gathered(found)
+    runs.print_summary(cells, "pgferry", OTHERS)
+    draw(cells, options)
 
 
 def main():
     """Measures, and ends with an error if anything could not be."""
     options = arguments()
+    if options.sources:
+        again(options)
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # poolers end in `finally`
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     setup = setup_of(options)
-    report = Report(others=[*(name for name in WRITERS if name != "pgferry"), "direct"])
+    reports = []
+    for number in range(options.runs):
+        if options.runs > 1:
+            print(f"\nrun {number + 1} of {options.runs}")
+        reports.append(measure(setup, options))
+    write(reports, options)
+    failures = [failure for report in reports for failure in report.failures]
+    worst = max(report.worst("queries", "cpu", "pgbouncer") for report in reports)
+    if options.max_cpu_ratio and worst > options.max_cpu_ratio:
+        failures.append(f"CPU per transaction is {worst:.2f} x PgBouncer's, more than {options.max_cpu_ratio}")
+    if failures:
+        sys.exit("\n".join(["", *failures]))
+
+
+def started(mode, way, setup, options):
+    """The targets of a mode, as a context."""
+    return scale.running(options.workers, setup, way) if mode is scale else running(options.targets, setup, way)
+
+
+def measure(setup, options):
+    """One run of all that was asked for."""
+    report = Report(others=OTHERS)
     describe(report, options)
     for mode, way in plan(options):
         def step(mode=mode, way=way):
-            with running(options.targets, setup, way) as targets:
+            with started(mode, way, setup, options) as targets:
                 for target in targets:
                     if target.name not in report.versions:
                         report.versions[target.name] = target.version
@@ -190,12 +249,7 @@ def main():
                 mode.run(targets, way, options, report)
 
         report.attempt(f"{mode.__name__.rpartition('.')[2]} {way.value}", step)
-    write(report, options)
-    worst = report.worst("queries", "cpu", "pgbouncer")
-    if options.max_cpu_ratio and worst > options.max_cpu_ratio:
-        report.failures.append(f"CPU per transaction is {worst:.2f} x PgBouncer's, more than {options.max_cpu_ratio}")
-    if report.failures:
-        sys.exit("\n".join(["", *report.failures]))
+    return report
 
 
 if __name__ == "__main__":

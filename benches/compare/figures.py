@@ -125,6 +125,11 @@ class Report:
                 "ratios": ratios, "rounds": cell.rounds}
 
 
+def cells_of(document):
+    """The cells of what `Report.as_json` has written."""
+    return [Cell(cell["mode"], cell["access"], cell["name"], cell["rounds"]) for cell in document["cells"]]
+
+
 def show(value, form):
     """A number in its form, or a dash where there is none."""
     return "-" if value is None else form.format(value)

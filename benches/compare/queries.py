@@ -55,4 +55,4 @@ def count_calls(target, load, cell, work):
     calls = system_calls(target, load, work)
     if calls is not None:
         for one in cell.rounds[target.name]:
-            one["calls"] = calls
+            one["calls"] = calls["total"]

@@ -37,9 +37,36 @@ def parse_pgbench(text):
     return Run(int(done[1]), int(failed[1]) if failed else 0, float(tps))
 
 
-def parse_latencies(lines):
-    """Latencies in us of a log of pgbench: client, number, latency, script, seconds, microseconds."""
-    return [int(line.split(" ", 3)[2]) for line in lines]
+@dataclass(frozen=True)
+class Transaction:
+    """A line of a log of pgbench; times in us."""
+
+    #: the client's how-manieth it was
+    number: int
+    begin: int
+    latency: int
+
+
+def parse_log(lines):
+    """The transactions of a log of pgbench: client, number, latency, script, seconds, microseconds of the end."""
+    found = []
+    for line in lines:
+        _, number, latency, _, seconds, micros = line.split(" ", 6)[:6]
+        latency = int(latency)
+        found.append(Transaction(int(number), int(seconds) * 1_000_000 + int(micros) - latency, latency))
+    return found
+
+
+def steady(transactions):
+    """Ascending latencies in us, without what belongs to the start.
+
+    pgbench prepares a client's statements when it is first that client's turn, and waits for the answer: its thread
+    looks at no other client meanwhile. Clients whose turn came first have their answers long before it looks, and for a
+    thousand clients this takes up to seconds, through any pooler. So the start lasts until the last client has begun, and
+    first transactions are no part of what is measured.
+    """
+    begun = max([one.begin for one in transactions if one.number == 1], default=0)
+    return sorted(one.latency for one in transactions if one.number > 1 and one.begin >= begun)
 
 
 def percentile(ordered, share):
@@ -72,11 +99,15 @@ def parse_memory(text):
 
 
 def parse_strace(text):
-    """System calls in the summary of `strace -c`: `100.00  0.012  1  1234  [errors]  total`."""
-    totals = [line.split() for line in text.splitlines() if line.rstrip().endswith(" total")]
-    if not totals:
-        return 0
-    return int(totals[-1][3])
+    """{system call: count} of the summary of `strace -c`, with `total`: `100.00  0.012  1  1234  [errors]  read`."""
+    lines = [line.split() for line in text.splitlines()]
+    return {words[-1]: int(words[3]) for words in lines if len(words) >= 5 and words[3].isdigit()}
+
+
+def parse_perf(text):
+    """{event: count} of `perf stat -x,`: `1234,,syscalls:sys_enter_write,…`. What could not be counted is left out."""
+    lines = [line.split(",") for line in text.splitlines()]
+    return {words[2]: int(words[0]) for words in lines if len(words) > 2 and words[0].isdigit()}
 
 
 @dataclass(frozen=True)

@@ -76,13 +76,13 @@ class Direct(Target):
 
 
 class Pooler(Target):
-    """A pooler process."""
+    """A pooler process; `label` is what tables call it if there are several of a kind."""
 
-    def __init__(self, name, setup, access):
-        directory = Path(setup.work) / f"{name}-{access.value}"
+    def __init__(self, name, setup, access, label=None):
+        directory = Path(setup.work) / f"{label or name}-{access.value}".replace(" ", "-")
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
-        super().__init__(name, access, str(directory) if access is Access.UNIX else "127.0.0.1",
+        super().__init__(label or name, access, str(directory) if access is Access.UNIX else "127.0.0.1",
                          free_port(), DATABASE)
         place = Place(directory, self.port, setup.server_port, str(setup.work), setup.pool_size,
                       setup.max_clients, access, tuple(setup.extra.get(name, ())))

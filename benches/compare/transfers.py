@@ -8,12 +8,14 @@ import functools
 import time
 
 from .figures import Cell, Column, interleave
+from .pgbench import shares_of
 from .readings import Failure
 from .wire import READY, Client, complete, message, query, with_parameter
 
 COLUMNS = [Column("rate", "MB/s", "{:.0f}"), Column("cpu", "CPU s/GB", "{:.3f}"), Column("user", "user", "{:.3f}"),
            Column("system", "system", "{:.3f}"), Column("voluntary", "waits/MB", "{:.2f}"),
-           Column("involuntary", "preempt/MB", "{:.2f}")]
+           Column("involuntary", "preempt/MB", "{:.2f}"), Column("p50", "p50 ms", "{:.3f}"),
+           Column("p99", "p99 ms", "{:.3f}"), Column("p999", "p99.9 ms", "{:.3f}")]
 
 #: bytes of a DataRow or CopyData around its value
 ROW_HEADER = 5 + 2 + 4
@@ -51,14 +53,19 @@ def copy_in(client, size, total):
 
 
 def parameters(client, size, total):
-    """Queries one after the other, each with a parameter of `size` bytes that the server measures."""
+    """Queries one after the other, each with a parameter of `size` bytes that the server measures.
+
+    What each of them took is left with the client.
+    """
     request = with_parameter("SELECT length($1)", b"x" * size)
     count = max(1, total // len(request))
     value = str(size).encode()
     end = message(b"D", b"\0\x01" + len(value).to_bytes(4, "big") + value) + complete("SELECT 1")
     for _ in range(count):
+        begin = time.monotonic_ns()
         client.send(request)
         client.receive(end)
+        client.latencies.append((time.monotonic_ns() - begin) / 1000)
     return count * len(request)
 
 
@@ -94,7 +101,7 @@ def measure(target, work, sizes):
                 raise Failure(f"{target.name} moved {size} bytes; others: {sizes}")
         except OSError as error:
             raise Failure(f"{target.name}: {error}") from error
-    row = {"rate": size / seconds / 1e6}
+    row = {"rate": size / seconds / 1e6, **shares_of(sorted(client.latencies))}
     if target.pid():
         row.update(used.per(size / 1e9))
         for key in ("voluntary", "involuntary"):

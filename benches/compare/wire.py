@@ -51,6 +51,8 @@ class Client:
 
     def __init__(self, target):
         self.name = target.name
+        #: in us, of works that are made of queries
+        self.latencies = []
         if target.access is Access.UNIX:
             self.socket = socket.socket(socket.AF_UNIX)
             address = f"{target.host}/.s.PGSQL.{target.port}"

@@ -12,6 +12,7 @@ use crate::auth::secret::PlainSecret;
 use crate::auth::{Keyring, MockKey, Secret};
 use crate::config::{Config, ConfigHandle};
 use crate::pool::Manager;
+use crate::stats::Apart;
 
 /// Handles shared by all clients.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct Context {
     /// What `server_version` the console reports.
     pub console_version: String,
     /// What users' plain passwords came down to, by the name of the user.
-    keyrings: Mutex<HashMap<String, Keyring>>,
+    keyrings: Apart<Mutex<HashMap<String, Keyring>>>,
     shutting_down: AtomicBool,
     waiting_ends: AtomicBool,
 }
@@ -44,7 +45,7 @@ impl Context {
             names_held: NamesHeld::default(),
             pam: Desk::default(),
             console_version,
-            keyrings: Mutex::default(),
+            keyrings: Apart::default(),
             shutting_down: AtomicBool::new(false),
             waiting_ends: AtomicBool::new(false),
         }

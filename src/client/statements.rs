@@ -15,6 +15,7 @@ use super::names::Names;
 use crate::prepared::Statement;
 use crate::server::{Forget, Named, StatementRef};
 use crate::sql::touches::Found;
+use crate::stats::Apart;
 
 /// What the unnamed statement is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +48,7 @@ const NAME_OVERHEAD: usize = 96;
 
 /// Bytes that all clients' names take together; part of `prepared_statements_memory`.
 #[derive(Debug, Clone, Default)]
-pub struct NamesHeld(Arc<AtomicUsize>);
+pub struct NamesHeld(Arc<Apart<AtomicUsize>>);
 
 impl NamesHeld {
     /// Bytes held now.

@@ -16,8 +16,10 @@ use crate::server::session::TrackedNames;
 const LONGEST: usize = i32::MAX as usize;
 
 /// The settings of a pool. Clients keep an `Arc` of it and look at the pool's version to see
-/// whether it is still the latest.
+/// whether it is still the latest. They read it with every query, so the count of its shares, which changes with every
+/// login, is kept off its cache lines.
 #[derive(Debug, Clone)]
+#[repr(align(128))]
 #[allow(
     clippy::struct_excessive_bools,
     reason = "a setting of 0 or 1 is a bool"

@@ -21,7 +21,7 @@ use super::accounting::Demand;
 use super::state::Pool;
 use super::{Pooled, WaitError, Waiter};
 use crate::server::{Doom, Server};
-use crate::stats::ServerState;
+use crate::stats::{Apart, ServerState};
 
 /// By how many milliseconds somebody on another worker must be ahead to be served first: crossing over costs more than
 /// the wait of a few.
@@ -45,16 +45,19 @@ struct Ticket {
 }
 
 /// One worker's part of a pool.
+///
+/// What siblings look at is apart from what its own worker writes with every query, and each by itself: while there are
+/// idle servers nobody waits, and looks at `oldest` go on; while somebody waits none is idle, and looks at `idle` go on. So what
+/// they look at is most often what they have seen before, in their own caches.
 #[derive(Debug)]
-#[repr(align(128))]
 pub(super) struct Shard {
     /// Where the clients live that come here.
     worker: AtomicUsize,
     pub(super) inner: Mutex<Inner>,
-    /// When the first in the queue came, in milliseconds after the epoch.
-    oldest: AtomicU64,
-    /// How many servers are idle.
-    idle: AtomicUsize,
+    /// How many servers are idle. Siblings look at it when somebody begins to wait there.
+    idle: Apart<AtomicUsize>,
+    /// When the first in the queue came, in milliseconds after the epoch. Siblings look at it when they get a server back.
+    oldest: Apart<AtomicU64>,
 }
 
 impl Shard {
@@ -62,13 +65,13 @@ impl Shard {
         Self {
             worker: AtomicUsize::new(worker),
             inner: Mutex::default(),
-            oldest: AtomicU64::new(NOBODY),
-            idle: AtomicUsize::new(0),
+            idle: Apart::new(AtomicUsize::new(0)),
+            oldest: Apart::new(AtomicU64::new(NOBODY)),
         }
     }
 
-    /// Makes known what is in the shard; called with its lock held. Written only on a change,
-    /// so that under load siblings do not lose the cache line with every query.
+    /// Makes known what is in the shard; called with its lock held. Written only on a change: while nobody waits `oldest`
+    /// stays as it is, and while somebody does it changes no more than once in a millisecond, as the queue moves on.
     pub(super) fn publish(&self, inner: &Inner) {
         let oldest = inner
             .waiters
@@ -352,8 +355,10 @@ impl Pool {
         }
     }
 
+    /// Looks at the next shard first: if all began with the same one, its clients would be the first to find nothing.
     fn take_elsewhere(&self, shard: usize) -> Option<Pooled> {
-        let others = (0..self.shards.len()).filter(|&at| at != shard);
+        let count = self.shards.len();
+        let others = (1..count).map(|step| (shard + step) % count);
         others
             .filter(|&at| {
                 self.shards

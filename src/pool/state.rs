@@ -20,10 +20,13 @@ use crate::auth::{Keyring, Secret};
 use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
 use crate::stats::registry::ServerEntry;
-use crate::stats::{Counters, Order};
+use crate::stats::{Apart, Counters, Order};
 
 /// What servers said at login: ParameterStatus names and values, in their order.
 pub type Welcome = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What a server said at login, and what that makes of the tracked parameters.
+type Greeting = (Arc<Welcome>, Tracked);
 
 /// What servers are logged in with, and the configured secret that goes for it.
 #[derive(Debug)]
@@ -35,13 +38,15 @@ struct Known {
 }
 
 /// The servers of one database and server-side user, and the clients that want one.
+///
+/// What is written when connections come and go is [`Apart`]: the rest is read by all workers with every query.
 #[derive(Debug)]
 pub struct Pool {
     /// The database, as clients call it.
     pub database: String,
     /// The user the servers are logged in as.
     pub user: String,
-    pub(super) accounting: Mutex<Accounting>,
+    pub(super) accounting: Apart<Mutex<Accounting>>,
     pub(super) parts: Parts,
     pub(super) shards: Box<[Shard]>,
     /// Its turn among the pools, which decides where its first shard is.
@@ -54,16 +59,17 @@ pub struct Pool {
     pub(super) lifetime: AtomicU64,
     generation: AtomicU64,
     pub(super) may_grow: AtomicBool,
+    /// There may be a [`cached_error`](Self::cached_error).
+    may_be_down: AtomicBool,
     /// Since when it has had neither clients nor servers, in microseconds after the epoch; 0: it has.
-    unused_since: AtomicU64,
+    unused_since: Apart<AtomicU64>,
     paused: AtomicBool,
     pub(super) removed: AtomicBool,
     pub(super) pinned: Arc<AtomicUsize>,
-    credentials: Mutex<Known>,
-    /// What a server said at login, and what that makes of the tracked parameters.
-    welcome: Mutex<Option<(Arc<Welcome>, Tracked)>>,
+    credentials: Apart<Mutex<Known>>,
+    welcome: Apart<Mutex<Option<Greeting>>>,
     /// What the client that came last wants of the tracked parameters.
-    common: Mutex<Option<Tracked>>,
+    common: Apart<Mutex<Option<Tracked>>>,
     counters: Box<[Counters]>,
 }
 
@@ -89,7 +95,7 @@ impl Pool {
         Self {
             database,
             user,
-            accounting: Mutex::default(),
+            accounting: Apart::default(),
             shards,
             turn,
             generation: AtomicU64::new(1),
@@ -98,17 +104,18 @@ impl Pool {
             settings: ArcSwap::from_pointee(settings),
             version: AtomicU64::new(1),
             may_grow: AtomicBool::new(true),
-            unused_since: AtomicU64::new(0),
+            may_be_down: AtomicBool::new(false),
+            unused_since: Apart::default(),
             paused: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             pinned: Arc::default(),
-            credentials: Mutex::new(Known {
+            credentials: Apart::new(Mutex::new(Known {
                 stored,
                 credentials,
                 keyring: Keyring::default(),
-            }),
-            welcome: Mutex::default(),
-            common: Mutex::default(),
+            })),
+            welcome: Apart::default(),
+            common: Apart::default(),
             counters: (0..count).map(|_| Counters::default()).collect(),
             parts,
         }
@@ -237,17 +244,27 @@ impl Pool {
         self.accounting.lock().open()
     }
 
-    /// Why waiting is pointless, if it is.
+    /// Why waiting is pointless, if it is. Everyone who has to wait asks, so the accounts are locked only when there is
+    /// something to be found in them.
     pub fn cached_error(&self) -> Option<WaitError> {
+        if !self.may_be_down.load(Ordering::Relaxed) {
+            return None;
+        }
         self.accounting
             .lock()
             .cached_error()
             .map(|text| WaitError::LoginFailing(text.to_owned()))
     }
 
+    /// Makes known what the accounts come to; called after every change but those after which all is well.
     pub(super) fn note_growth(&self) {
-        let may_grow = self.accounting.lock().may_grow(&self.settings.load().sizes);
-        self.may_grow.store(may_grow, Ordering::Relaxed);
+        let settings = self.settings.load();
+        // Stored with the lock held, or an older result might come last.
+        let accounting = self.accounting.lock();
+        self.may_grow
+            .store(accounting.may_grow(&settings.sizes), Ordering::Relaxed);
+        self.may_be_down
+            .store(accounting.cached_error().is_some(), Ordering::Relaxed);
     }
 
     /// The generation servers must have.

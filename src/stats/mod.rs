@@ -1,9 +1,11 @@
 //! What is counted and who is alive. Numbers are written where things happen and named and added
 //! up here; no other room renders them.
 
+mod apart;
 pub mod clock;
 pub mod counters;
 pub mod registry;
 
+pub use apart::Apart;
 pub use counters::{Counters, Totals};
 pub use registry::{ClientEntry, Order, Phase, Registry, ServerEntry, ServerState};

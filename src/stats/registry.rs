@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use dashmap::DashMap;
 use tokio::time::Instant;
 
-use super::clock;
+use super::{Apart, clock};
 
 mod client;
 mod pins;
@@ -90,7 +90,8 @@ impl std::fmt::Display for Peer {
 /// The live lists.
 #[derive(Debug, Default)]
 pub struct Registry {
-    next_id: AtomicU64,
+    /// Written with every connection; what follows is read with every query.
+    next_id: Apart<AtomicU64>,
     /// What numbers in entries are relative to.
     pub epoch: Epoch,
     clients: DashMap<u64, Arc<ClientEntry>, ahash::RandomState>,

@@ -4,7 +4,7 @@ import os
 import unittest
 
 from compare import readings
-from compare.readings import Failure, Usage
+from compare.readings import Failure, Transaction, Usage
 
 PGBENCH = """\
 pgbench (15.18 (Debian 15.18-0+deb12u1))
@@ -72,9 +72,16 @@ class Pgbench(unittest.TestCase):
             with self.assertRaises(Failure):
                 readings.parse_pgbench(text)
 
-    def test_the_third_column_of_a_log_is_the_latency(self):
-        lines = ["0 1 2412 0 1175850568 995598\n", "3 2 998 0 1175850569 1279\n"]
-        self.assertEqual(readings.parse_latencies(lines), [2412, 998])
+    def test_a_line_of_a_log_says_when_a_transaction_ended_and_how_long_it_took(self):
+        lines = ["0 1 2412 0 1175850568 995598\n", "3 2 998 0 1175850569 1279 0\n"]
+        self.assertEqual(readings.parse_log(lines), [Transaction(1, 1175850568993186, 2412),
+                                                     Transaction(2, 1175850569000281, 998)])
+
+    def test_what_begins_before_the_last_client_has_begun_is_the_start(self):
+        log = [Transaction(1, 0, 900), Transaction(2, 950, 70), Transaction(1, 1000, 30), Transaction(2, 1031, 8),
+               Transaction(3, 1040, 5)]
+        self.assertEqual(readings.steady(log), [5, 8])
+        self.assertEqual(readings.steady([]), [])
 
 
 class Percentiles(unittest.TestCase):
@@ -104,11 +111,20 @@ class Kernel(unittest.TestCase):
         self.assertEqual((found["Rss"], found["Anonymous"]), (14800 * 1024, 8500 * 1024))
 
     def test_the_total_of_strace_is_found_with_and_without_errors(self):
-        self.assertEqual(readings.parse_strace(STRACE), 82000)
-        self.assertEqual(readings.parse_strace(STRACE.replace("     12034 total", "           total")), 82000)
+        self.assertEqual(readings.parse_strace(STRACE)["total"], 82000)
+        self.assertEqual(readings.parse_strace(STRACE.replace("     12034 total", "           total"))["total"], 82000)
 
-    def test_nothing_traced_is_zero(self):
-        self.assertEqual(readings.parse_strace(""), 0)
+    def test_each_system_call_is_counted_by_name(self):
+        self.assertEqual(readings.parse_strace(STRACE),
+                         {"io_uring_enter": 40123, "recvfrom": 41877, "total": 82000})
+
+    def test_nothing_traced_is_nothing(self):
+        self.assertEqual(readings.parse_strace(""), {})
+
+    def test_events_that_could_not_be_counted_are_left_out(self):
+        text = ("# started on Sat Nov 21\n\n144,,raw_syscalls:sys_enter,100,100.00,,\n"
+                "<not supported>,,instructions:u,0,100.00,,\n")
+        self.assertEqual(readings.parse_perf(text), {"raw_syscalls:sys_enter": 144})
 
     def test_our_own_process_can_be_read(self):
         used = readings.usage_of(os.getpid())

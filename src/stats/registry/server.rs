@@ -26,8 +26,10 @@ pub enum ServerState {
     BeingCanceled = 5,
 }
 
-/// A server connection, as everybody but its holder sees it.
+/// A server connection, as everybody but its holder sees it. On cache lines of its own: its holder may be on another worker
+/// than those of its neighbours.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct ServerEntry {
     /// From the counter that clients and servers share.
     pub id: u64,
