@@ -66,7 +66,7 @@ pub async fn request(context: &Arc<Context>, conn: &Conn, pid: i32, key: &[u8]) 
             };
             match cancel::send(guard, &route, limit).await {
                 Ok(()) => {}
-                Err(server::Error::ConnectTimeout) => conn.closes(context, "cancel_wait_timeout"),
+                Err(server::Error::ConnectTimeout) => conn.closes(context, &"cancel_wait_timeout"),
                 Err(error) => {
                     tracing::debug!(client = client.id, "cancel request not delivered: {error}");
                 }

@@ -49,9 +49,9 @@ const REFUSAL: Duration = Duration::from_secs(1);
 /// What a connection turned out to be for.
 #[derive(Debug)]
 pub enum Route {
-    /// A client of a pool; AuthenticationOk is sent.
+    /// A client of a pool; AuthenticationOk is queued, to go with what follows.
     Pool(PoolLogin),
-    /// A client of the console; AuthenticationOk is sent.
+    /// A client of the console; AuthenticationOk is queued, to go with what follows.
     Console(ConsoleLogin),
     /// A cancel request.
     Cancel {
@@ -108,11 +108,12 @@ pub struct ConsoleLogin {
 pub async fn handshake(
     context: &Arc<Context>,
     connection: Connection,
-    (admission, conn): (Admission, &Conn),
+    (admission, conn): (Admission, &mut Conn),
     (worker, deadline): (usize, Instant),
 ) -> Option<Route> {
     let tls = context.manager.parts().tls.load();
-    let (mut connection, message) = match first_packet(&tls.clients, connection, deadline).await {
+    let first = first_packet(&tls.clients, (connection, conn.peer()), deadline);
+    let (mut connection, message) = match first.await {
         First::Startup(connection, message) => (connection, message),
         First::Cancel(connection, pid, key) => {
             return Some(Route::Cancel {
@@ -135,12 +136,14 @@ pub async fn handshake(
             return None;
         }
     };
-    let conn = conn.clone().named(&wanted.database, &wanted.user);
-    let tls = connection.stream.describe_tls();
-    conn.attempts(context, wanted.replication, &tls);
+    conn.name(&wanted.database, &wanted.user);
+    if config.settings.log_connections {
+        conn.attempts(wanted.replication, &connection.stream.describe_tls());
+    }
     let mut login = Login {
         context,
         config,
+        peer: conn.peer(),
         connection,
         message,
         wanted,
@@ -152,7 +155,7 @@ pub async fn handshake(
     match outcome.unwrap_or(Err(Error::LoginTimeout)) {
         Ok(granted) => granted.map(|granted| login.route(granted)),
         Err(error) => {
-            refuse((context, &conn), &mut login.connection, &error).await;
+            refuse((context, conn), &mut login.connection, &error).await;
             None
         }
     }
@@ -180,11 +183,16 @@ enum First {
     Refused(Connection, Error),
 }
 
-async fn first_packet(tls: &WithClients, mut connection: Connection, deadline: Instant) -> First {
+async fn first_packet(
+    tls: &WithClients,
+    (mut connection, peer): (Connection, Peer),
+    deadline: Instant,
+) -> First {
     loop {
         let can_encrypt = tls.is_offered() && connection.stream.is_plain_tcp();
         if can_encrypt && connection.kept.first() == Some(&CLIENT_HELLO) {
-            match timeout_at(deadline, encrypt(tls, connection)).await {
+            let encrypted = Box::pin(encrypt(tls, connection, peer));
+            match timeout_at(deadline, encrypted).await {
                 Ok(Some(encrypted)) => connection = encrypted,
                 Ok(None) | Err(_) => return First::Nothing,
             }
@@ -224,7 +232,8 @@ async fn first_packet(tls: &WithClients, mut connection: Connection, deadline: I
             return First::Nothing;
         }
         if encrypts {
-            match timeout_at(deadline, encrypt(tls, connection)).await {
+            let encrypted = Box::pin(encrypt(tls, connection, peer));
+            match timeout_at(deadline, encrypted).await {
                 Ok(Some(encrypted)) => connection = encrypted,
                 Ok(None) | Err(_) => return First::Nothing,
             }
@@ -233,8 +242,7 @@ async fn first_packet(tls: &WithClients, mut connection: Connection, deadline: I
 }
 
 /// The handshake of TLS; what was read already belongs to it. `None`: it failed, and the log has why.
-async fn encrypt(tls: &WithClients, connection: Connection) -> Option<Connection> {
-    let peer = connection.stream.peer();
+async fn encrypt(tls: &WithClients, connection: Connection, peer: Peer) -> Option<Connection> {
     let Stream::Plain(socket) = connection.stream else {
         return None;
     };
@@ -256,6 +264,7 @@ enum Granted {
 struct Login<'a> {
     context: &'a Arc<Context>,
     config: Arc<Config>,
+    peer: Peer,
     connection: Connection,
     message: StartupMessage,
     wanted: Wanted,
@@ -276,23 +285,22 @@ impl Login<'_> {
         }
         if console && self.is_owner() {
             self.count_operator(Rights::Admin)?;
-            return Ok(self
-                .welcome()
-                .await
-                .then_some(Granted::Console(Rights::Admin)));
+            self.welcome();
+            return Ok(Some(Granted::Console(Rights::Admin)));
         }
         let database = if console {
             None
         } else {
             self.config.database(&self.wanted.database)
         };
-        let Some(learned) = self.authenticate(database.as_deref()).await? else {
+        let Some(learned) = self.authenticate(database.as_ref()).await? else {
             return Ok(None);
         };
         if console {
             let rights = self.console_rights()?;
             self.count_operator(rights)?;
-            return Ok(self.welcome().await.then_some(Granted::Console(rights)));
+            self.welcome();
+            return Ok(Some(Granted::Console(rights)));
         }
         // A login may take as long as the client likes, and the files may have changed since it began.
         self.config = self.context.config.load();
@@ -310,7 +318,8 @@ impl Login<'_> {
             .context
             .manager
             .pool(&self.config, &database, &self.wanted.user, learned);
-        Ok(self.welcome().await.then_some(Granted::Pool(pool)))
+        self.welcome();
+        Ok(Some(Granted::Pool(pool)))
     }
 
     fn route(self, granted: Granted) -> Route {
@@ -359,7 +368,7 @@ impl Login<'_> {
     fn is_owner(&self) -> bool {
         let known = matches!(self.wanted.user.as_str(), "pgbouncer" | "pgferry");
         known
-            && matches!(self.connection.stream.peer(), Peer::Unix(_))
+            && matches!(self.peer, Peer::Unix(_))
             && self.connection.stream.peer_uid() == Some(nix::unistd::geteuid().as_raw())
     }
 
@@ -402,10 +411,8 @@ impl Login<'_> {
         Ok(())
     }
 
-    async fn welcome(&mut self) -> bool {
-        self.connection
-            .send_all(&Authentication::Ok.encode())
-            .await
-            .is_ok()
+    /// Goes out with what the client is told next: that its login has failed after all, or all about its session.
+    fn welcome(&mut self) {
+        self.connection.queue(&Authentication::Ok.encode());
     }
 }

@@ -3,6 +3,7 @@
 //! Owns the words before a client's messages and the lines of `log_connections`, `log_disconnections` and
 //! `log_pooler_errors`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use crate::stats::registry::{ClientEntry, Peer};
 #[derive(Debug, Clone)]
 pub struct Conn {
     id: u64,
-    database: String,
-    user: String,
+    database: Cow<'static, str>,
+    user: Cow<'static, str>,
     peer: Peer,
     /// Ours, which stands for a Unix socket's.
     port: u16,
@@ -28,8 +29,8 @@ impl Conn {
     pub fn new(id: u64, peer: Peer, port: u16) -> Self {
         Self {
             id,
-            database: "(nodb)".to_owned(),
-            user: "(nouser)".to_owned(),
+            database: Cow::Borrowed("(nodb)"),
+            user: Cow::Borrowed("(nouser)"),
             peer,
             port,
             since: tokio::time::Instant::now(),
@@ -42,8 +43,8 @@ impl Conn {
         let now = tokio::time::Instant::now();
         Self {
             id: client.id,
-            database: client.database.clone(),
-            user: client.user.clone(),
+            database: client.database.clone().into(),
+            user: client.user.clone().into(),
             peer: client.peer,
             port,
             since: now.checked_sub(age).unwrap_or(now),
@@ -51,11 +52,9 @@ impl Conn {
     }
 
     /// It has said who it is.
-    #[must_use]
-    pub fn named(mut self, database: &str, user: &str) -> Self {
-        database.clone_into(&mut self.database);
-        user.clone_into(&mut self.user);
-        self
+    pub fn name(&mut self, database: &str, user: &str) {
+        self.database = database.to_owned().into();
+        self.user = user.to_owned().into();
     }
 
     /// Where it comes from.
@@ -63,18 +62,16 @@ impl Conn {
         self.peer
     }
 
-    /// It wants in.
-    pub fn attempts(&self, context: &Context, replication: Replication, tls: &str) {
-        if context.config.load().settings.log_connections {
-            let Self { database, user, .. } = self;
-            let tls = if tls.is_empty() { "no" } else { tls };
-            let replication = match replication {
-                Replication::None => "no",
-                Replication::Logical => "database",
-                Replication::Physical => "yes",
-            };
-            tracing::info!(conn = %self, "login attempt: db={database} user={user} tls={tls} replication={replication}");
-        }
+    /// It wants in (`log_connections`).
+    pub fn attempts(&self, replication: Replication, tls: &str) {
+        let Self { database, user, .. } = self;
+        let tls = if tls.is_empty() { "no" } else { tls };
+        let replication = match replication {
+            Replication::None => "no",
+            Replication::Logical => "database",
+            Replication::Physical => "yes",
+        };
+        tracing::info!(conn = %self, "login attempt: db={database} user={user} tls={tls} replication={replication}");
     }
 
     /// It is not let in.
@@ -88,13 +85,13 @@ impl Conn {
                 tracing::info!(conn = %self, "login failed: db={database} user={user}");
             }
             Error::Login(_) | Error::TrustFailed | Error::NoSuchUser
-                if !config.secrets.contains_key(user) =>
+                if !config.secrets.contains_key(user.as_ref()) =>
             {
                 tracing::info!(conn = %self, "no such user: {user}");
             }
             _ => {}
         }
-        self.closes(context, &error.to_string());
+        self.closes(context, &error);
         self.error(context, error);
     }
 
@@ -107,7 +104,7 @@ impl Conn {
     }
 
     /// It is closed, for this reason.
-    pub fn closes(&self, context: &Context, reason: &str) {
+    pub fn closes(&self, context: &Context, reason: &dyn fmt::Display) {
         if context.config.load().settings.log_disconnections {
             let age = self.since.elapsed().as_secs();
             tracing::info!(conn = %self, "closing because: {reason} (age={age}s)");

@@ -1,6 +1,7 @@
 //! What follows authentication: the client is placed on its worker, told what its session looks like, and served.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, ready};
@@ -14,9 +15,9 @@ use super::journal::Conn;
 use super::parameters::Wanted;
 use super::relay::Relay;
 use super::replication::Replica;
-use super::session::{FAREWELL, Parts, Session, Way};
+use super::session::{FAREWELL, Parts, Session, State, Way};
 use super::{Context, Error, cancel};
-use crate::net::{ClientCount, Connection, Detached};
+use crate::net::{Accepted, ClientCount, Connection, Workers};
 use crate::pool::peers::sign;
 use crate::pool::{Admission, Pool, WaitError, auth_query};
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
@@ -44,18 +45,29 @@ pub struct Operator {
     pub conn: Conn,
 }
 
-/// Takes an accepted socket through its whole life, on the worker that calls this first and on its home later. A
-/// console client comes back, for somebody else to serve.
-pub async fn serve(
+/// Who a connection turned out to be, when it is logged in.
+pub enum Arrival {
+    /// A client of a pool, to be served from now on.
+    Client(Resident),
+    /// A console client, for somebody else to serve.
+    Operator(Operator),
+}
+
+/// Logs an accepted socket in, on the worker that calls this. `None`: that was all, or it goes on elsewhere.
+pub async fn log_in(
     context: Arc<Context>,
-    socket: Detached,
+    accepted: Accepted,
     admission: Admission,
     worker: usize,
-) -> Option<Operator> {
-    let connection = Connection::new(socket.attach().ok()?);
+) -> Option<Arrival> {
+    let Accepted {
+        socket,
+        peer,
+        local,
+    } = accepted;
+    let connection = Connection::accepted(socket).ok()?;
     let config = context.config.load();
-    let port = config.settings.listen_port;
-    let conn = Conn::new(admission.id(), connection.stream.peer(), port);
+    let mut conn = Conn::new(admission.id(), peer, config.settings.listen_port);
     let limit = config.settings.client_login_timeout;
     let deadline = Instant::now()
         + if limit.is_zero() {
@@ -64,79 +76,111 @@ pub async fn serve(
             limit
         };
     let place = (worker, deadline);
-    match handshake(&context, connection, (admission, &conn), place).await? {
+    match handshake(&context, connection, (admission, &mut conn), place).await? {
         Route::Cancel {
             connection,
             pid,
             key,
         } => {
-            cancel::request(&context, &conn, pid, &key).await;
+            Box::pin(cancel::request(&context, &conn, pid, &key)).await;
             // Not before: the client's next query must not be the one that is hit.
             drop(connection);
             None
         }
-        Route::Console(login) => greet_operator(&context, login, worker, conn).await,
+        Route::Console(login) => {
+            let operator = Box::pin(greet_operator(&context, login, (worker, local), conn)).await;
+            operator.map(Arrival::Operator)
+        }
         Route::Pool(login) => {
-            send_home(&context, login, (worker, deadline), conn);
+            let workers = context.manager.parts().workers.clone();
+            let home = home_of(&login.pool, &workers, worker);
+            let count = workers.count_client(home);
+            let guest = Guest {
+                context,
+                login,
+                conn,
+                local,
+                deadline,
+                count,
+            };
+            if home == worker {
+                return guest.settle(home).await.map(Arrival::Client);
+            }
+            guest.login.connection.stream.settle();
+            let arrival = Box::pin(async move { guest.arrive(home).await });
+            workers.spawn_on(home, Resident::logging_in(arrival));
             None
         }
     }
 }
 
-/// Moves the client to the worker it will live on: the one with fewest clients of those that its pool lives on.
-fn send_home(
-    context: &Arc<Context>,
-    login: PoolLogin,
-    (worker, deadline): (usize, Instant),
-    conn: Conn,
-) {
-    let workers = &context.manager.parts().workers;
-    let home = workers.least_loaded(login.pool.homes());
-    let count = workers.count_client(home);
-    let PoolLogin {
-        connection,
-        wanted,
-        pool,
-        long_key,
-        admission,
-    } = login;
-    connection.stream.settle();
-    let context = context.clone();
-    workers.clone().spawn_on(home, async move {
-        let connection = if home == worker {
-            Ok(connection)
-        } else {
-            connection.rehome()
-        };
-        let Ok(connection) = connection else {
-            return;
-        };
-        let conn = conn.named(&wanted.database, &wanted.user);
-        let client = Client {
-            context,
-            connection,
-            pool,
-            worker: home,
-            key: KeyKind::new(admission.id(), long_key),
-        };
-        let workers = client.pool.workers().clone();
-        if let Some(session) = client.log_in(wanted, deadline, &conn).await {
-            workers.spawn_on(home, Resident::new(session, home, count, admission));
-        }
-    });
+/// The worker that a client will live on: the one it has logged in on if that has hardly more clients than others that
+/// its pool lives on, else the one with the fewest.
+fn home_of(pool: &Pool, workers: &Workers, worker: usize) -> usize {
+    let home = workers.least_loaded(pool.homes());
+    let fewest = workers.clients_of(home);
+    let is_fair = workers.clients_of(worker) <= fewest + 1 + fewest / 16;
+    if is_fair && pool.homes().any(|home| home == worker) {
+        worker
+    } else {
+        home
+    }
 }
 
-/// A client that is logged in, and what it counts as: the task that serves it on its worker. (The task of a login is
-/// larger. And this one is written by hand, as there is one for every client, and `async` would keep some things twice.)
-struct Resident {
+/// A client that has proved who it is, and has not been told about its session.
+struct Guest {
+    context: Arc<Context>,
+    login: PoolLogin,
+    conn: Conn,
+    local: Option<SocketAddr>,
+    deadline: Instant,
+    count: ClientCount,
+}
+
+impl Guest {
+    /// Takes its socket to the worker that calls this, and goes on there.
+    async fn arrive(mut self, worker: usize) -> Option<Resident> {
+        self.login.connection = self.login.connection.rehome().ok()?;
+        self.settle(worker).await
+    }
+
+    async fn settle(self, worker: usize) -> Option<Resident> {
+        let PoolLogin {
+            connection,
+            wanted,
+            pool,
+            long_key,
+            admission,
+        } = self.login;
+        let client = Client {
+            context: self.context,
+            connection,
+            pool,
+            worker,
+            key: KeyKind::new(admission.id(), long_key),
+            local: self.local,
+        };
+        let session = client.log_in(wanted, self.deadline, &self.conn).await?;
+        Some(Resident::new(session, worker, self.count, admission))
+    }
+}
+
+/// A client, and what it counts as: the task that serves it on its worker. (Written by hand, as there is one for every
+/// client, and `async` would keep some things twice, and room for a login.)
+pub struct Resident {
     stay: Stay,
     worker: usize,
-    _count: ClientCount,
+    _count: Option<ClientCount>,
     /// Goes along when the client moves.
     admission: Option<Admission>,
 }
 
+/// A login under way, and who comes of it.
+pub type LoggingIn = Pin<Box<dyn Future<Output = Option<Resident>> + Send>>;
+
 enum Stay {
+    /// It has to prove who it is.
+    LoggingIn(LoggingIn),
     /// Its socket may still be on another worker.
     Arriving(Box<Session>),
     /// It is served.
@@ -148,11 +192,21 @@ enum Stay {
 }
 
 impl Resident {
+    /// Somebody who wants in.
+    pub fn logging_in(login: LoggingIn) -> Self {
+        Self {
+            stay: Stay::LoggingIn(login),
+            worker: 0,
+            _count: None,
+            admission: None,
+        }
+    }
+
     fn new(session: Box<Session>, worker: usize, count: ClientCount, admission: Admission) -> Self {
         Self {
             stay: Stay::Arriving(session),
             worker,
-            _count: count,
+            _count: Some(count),
             admission: Some(admission),
         }
     }
@@ -171,6 +225,15 @@ impl Resident {
             return;
         };
         match way {
+            Way::Ends(ending) if session.leaves_nothing(&ending) => {
+                session.leave_queue();
+                let context = session.context().clone();
+                if context.config.load().settings.log_disconnections {
+                    let conn = conn_of(&session);
+                    drop(session);
+                    conn.ends(&context, &ending);
+                }
+            }
             Way::Ends(ending) => self.stay = Stay::Leaving(Box::pin(farewell(session, ending))),
             Way::Moves(worker) => {
                 let workers = session.context().manager.parts().workers.clone();
@@ -183,11 +246,16 @@ impl Resident {
     }
 }
 
-async fn farewell(session: Box<Session>, ending: Ending) {
-    let context = session.context().clone();
+fn conn_of(session: &Session) -> Conn {
+    let context = session.context();
     let port = context.config.load().settings.listen_port;
     let now = context.manager.parts().registry.now();
-    let conn = Conn::of(session.entry(), port, now);
+    Conn::of(session.entry(), port, now)
+}
+
+async fn farewell(session: Box<Session>, ending: Ending) {
+    let context = session.context().clone();
+    let conn = conn_of(&session);
     session.finish(&ending).await;
     conn.ends(&context, &ending);
 }
@@ -199,6 +267,10 @@ impl Future for Resident {
         let this = &mut *self;
         loop {
             match &mut this.stay {
+                Stay::LoggingIn(login) => match ready!(login.as_mut().poll(cx)) {
+                    Some(client) => *this = client,
+                    None => this.stay = Stay::Gone,
+                },
                 Stay::Arriving(_) => this.arrive(cx),
                 Stay::Here(session) => {
                     let way = ready!(session.poll(cx));
@@ -211,12 +283,20 @@ impl Future for Resident {
     }
 }
 
+impl Session {
+    /// Can it simply go? It has no server to be seen to, and nothing is to be said to the client.
+    fn leaves_nothing(&self, ending: &Ending) -> bool {
+        matches!(self.state, State::Idle | State::Waiting) && !matches!(ending, Ending::Error(_))
+    }
+}
+
 struct Client {
     context: Arc<Context>,
     connection: Connection,
     pool: Arc<Pool>,
     worker: usize,
     key: KeyKind,
+    local: Option<SocketAddr>,
 }
 
 /// What a client's cancel key is made for: its id, and how long it is.
@@ -246,17 +326,21 @@ impl Client {
             &self.context,
             (&wanted, self.pool.user.clone()),
             &self.connection,
-            (conn.peer(), self.worker, self.key),
+            (conn.peer(), self.local),
+            (self.worker, self.key),
         );
         if wanted.replication != Replication::None {
-            self.replicate(entry, wanted, conn, deadline).await;
+            // (What is rare has a room of its own, or every login would be as large as that.)
+            Box::pin(self.replicate(entry, wanted, conn, deadline)).await;
             return None;
         }
         // Whoever suspends says so first, and gives orders to those who are listed then.
         if self.context.manager.is_suspended() {
             entry.suspend();
         }
-        if let Err(error) = self.warm(&entry, deadline).await {
+        if self.pool.welcome().is_none()
+            && let Err(error) = Box::pin(self.warm(&entry, deadline)).await
+        {
             refuse((&self.context, conn), &mut self.connection, &error).await;
             return None;
         }
@@ -338,12 +422,9 @@ impl Client {
         }
     }
 
-    /// Sees to it that the pool has had a server, so that it is known what a session looks like there. Waiting for
-    /// it counts as waiting for a server and as part of the login, so both limits apply.
+    /// Gets the pool its first server, so that it is known what a session looks like there. Waiting for it counts as
+    /// waiting for a server and as part of the login, so both limits apply.
     async fn warm(&self, entry: &ClientGuard, deadline: Instant) -> Result<(), Error> {
-        if self.pool.welcome().is_some() {
-            return Ok(());
-        }
         let now = || self.context.manager.parts().registry.now();
         entry.enter(Phase::Waiting, now());
         let leased = self
@@ -437,7 +518,8 @@ fn enter(
     context: &Context,
     (wanted, pool_user): (&Wanted, String),
     connection: &Connection,
-    (peer, worker, KeyKind { id, length }): (Peer, usize, KeyKind),
+    (peer, local): (Peer, Option<SocketAddr>),
+    (worker, KeyKind { id, length }): (usize, KeyKind),
 ) -> ClientGuard {
     let registry = &context.manager.parts().registry;
     let own = context.config.load().settings.peer_id;
@@ -450,7 +532,7 @@ fn enter(
         pool_user,
         peer,
         replication: wanted.replication,
-        local: connection.stream.local_addr(),
+        local,
         tls: connection.stream.describe_tls(),
         worker,
         cancel_pid,
@@ -462,7 +544,7 @@ fn enter(
 async fn greet_operator(
     context: &Arc<Context>,
     login: ConsoleLogin,
-    worker: usize,
+    (worker, local): (usize, Option<SocketAddr>),
     conn: Conn,
 ) -> Option<Operator> {
     let ConsoleLogin {
@@ -472,12 +554,12 @@ async fn greet_operator(
         long_key,
         admission,
     } = login;
-    let conn = conn.named(&wanted.database, &wanted.user);
     let entry = enter(
         context,
         (&wanted, "pgbouncer".to_owned()),
         &connection,
-        (conn.peer(), worker, KeyKind::new(admission.id(), long_key)),
+        (conn.peer(), local),
+        (worker, KeyKind::new(admission.id(), long_key)),
     );
     *entry.application_name.lock() = wanted.application_name();
     let mut out = Vec::new();

@@ -25,10 +25,10 @@ pub(super) enum Way<'a> {
     Vouched(Voucher<'a>),
 }
 
-/// The way for a client that is connected by `stream` and asks for this database as this user, to replicate or not.
+/// The way for a client that is connected by `stream`, comes from there, and asks for this database as this user, to replicate or not.
 pub(super) fn choose<'a>(
     config: &'a Config,
-    stream: &Stream,
+    (stream, peer): (&Stream, Peer),
     (database, user, replication): (&str, &str, Replication),
 ) -> Result<Way<'a>, Error> {
     match config.settings.auth_type {
@@ -47,7 +47,7 @@ pub(super) fn choose<'a>(
         AuthType::Pam => return Ok(Way::Vouched(Voucher::System)),
         AuthType::Hba => {}
     }
-    let attempt = origin(stream).map(|origin| Attempt {
+    let attempt = origin(stream, peer).map(|origin| Attempt {
         origin,
         database,
         user,
@@ -75,14 +75,14 @@ pub(super) fn choose<'a>(
     })
 }
 
-/// Where the client comes from; `None`: it has gone, and nobody knows.
-fn origin(stream: &Stream) -> Option<Origin> {
-    match stream.peer() {
+/// Where the client comes from; `None`: nobody knows.
+fn origin(stream: &Stream, peer: Peer) -> Option<Origin> {
+    match peer {
         Peer::Tcp(address) => Some(Origin::Host {
             address: address.ip(),
             tls: stream.tls().is_some(),
         }),
-        // A TCP connection that is gone has no address, and must not pass for a Unix socket.
+        // What is no Unix socket must not pass for one.
         Peer::Unix(_) => stream.peer_uid().map(|_| Origin::Local),
     }
 }

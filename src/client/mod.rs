@@ -37,5 +37,5 @@ pub use context::Context;
 pub use error::Error;
 pub use handshake::{ConsoleLogin, Rights, Route, handshake};
 pub use journal::Conn;
-pub use login::{Operator, serve};
+pub use login::{Arrival, LoggingIn, Operator, Resident, log_in};
 pub use statements::NamesHeld;

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::defer;
 use super::listen::{Listeners, SocketFile};
 use crate::admin::{self, Console};
-use crate::client::{self, Context, Rights};
-use crate::net::{Detached, Listener};
+use crate::client::{self, Arrival, Context, Operator, Resident, Rights};
+use crate::net::{Accepted, Listener};
 use crate::pool::tcp_options;
 
 /// How long accepting pauses when the process is out of file descriptors.
@@ -46,37 +46,32 @@ impl Reception {
         }
     }
 
-    fn receive(&self, socket: Detached) {
-        let config = self.context.config.load();
-        if let Err(error) = socket.prepare(&tcp_options(&config)) {
-            tracing::debug!("accepted connection is gone already: {error}");
-            return;
-        }
+    fn receive(&self, accepted: Accepted) {
         let admission = self.context.manager.admit();
         let workers = &self.context.manager.parts().workers;
         let worker = self.turn.fetch_add(1, Ordering::Relaxed) % workers.in_use();
         let (context, console) = (self.context.clone(), self.console.clone());
-        workers.spawn_on(worker, async move {
-            let Some(operator) =
-                Box::pin(client::serve(context.clone(), socket, admission, worker)).await
-            else {
-                return;
-            };
-            let _counted = operator.admission;
-            let rights = match operator.rights {
-                Rights::Admin => admin::Rights::Admin,
-                Rights::Stats => admin::Rights::Stats,
-            };
-            let reason = Box::pin(admin::serve(
-                &console,
-                operator.connection,
-                rights,
-                operator.entry,
-            ))
-            .await;
-            operator.conn.closes(&context, reason);
-        });
+        let login = async move {
+            match client::log_in(context.clone(), accepted, admission, worker).await? {
+                Arrival::Client(resident) => Some(resident),
+                Arrival::Operator(operator) => {
+                    Box::pin(serve_operator(&context, &console, operator)).await;
+                    None
+                }
+            }
+        };
+        workers.spawn_on(worker, Resident::logging_in(Box::pin(login)));
     }
+}
+
+async fn serve_operator(context: &Context, console: &Console, operator: Operator) {
+    let _counted = operator.admission;
+    let rights = match operator.rights {
+        Rights::Admin => admin::Rights::Admin,
+        Rights::Stats => admin::Rights::Stats,
+    };
+    let reason = admin::serve(console, operator.connection, rights, operator.entry).await;
+    operator.conn.closes(context, &reason);
 }
 
 /// The listening sockets at work.
@@ -98,7 +93,8 @@ impl Acceptors {
         let worker = workers.handle(0);
         let _registers_here = worker.enter();
         for listener in listeners.tcp {
-            let listener = Listener::tcp(listener)?;
+            let config = reception.context.config.load();
+            let listener = Listener::tcp(listener, &tcp_options(&config))?;
             let (reception, stop) = (reception.clone(), tcp.clone());
             let accepting = async move {
                 tokio::select! {
@@ -152,12 +148,14 @@ async fn accept_all(listener: &Listener, reception: &Reception) {
     loop {
         // SUSPEND: who wants in waits in the kernel's queue. An error would mean that the process ends.
         let _ = suspension.wait_for(|suspended| !suspended).await;
+        let options = || tcp_options(&reception.context.config.load());
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept(options) => accepted,
             _ = suspension.changed() => continue,
         };
         match accepted {
-            Ok(socket) => reception.receive(socket),
+            Ok(Some(accepted)) => reception.receive(accepted),
+            Ok(None) => {}
             Err(error) if is_exhaustion(&error) => {
                 tracing::error!("accept() failed: {error}");
                 tokio::time::sleep(PAUSE).await;

@@ -6,7 +6,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use super::scratch;
-use super::stream::Stream;
+use super::stream::{Detached, Stream};
 use crate::protocol::frame;
 
 /// A framed connection.
@@ -50,6 +50,27 @@ impl Connection {
             backlog: Vec::new(),
             sent: 0,
         }
+    }
+
+    /// A connection that was just accepted, with what its other end has said already: mostly that is there by then, and
+    /// nobody has to wait for it. Fails if the other end is gone.
+    pub fn accepted(socket: Detached) -> io::Result<Self> {
+        let read = scratch::with(|scratch| {
+            let read = socket.read_early(&mut scratch.read)?;
+            let mut kept = Vec::new();
+            put(&mut kept, scratch.read.get(..read).unwrap_or_default());
+            Ok(kept)
+        });
+        let kept = match read {
+            Ok(kept) if kept.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(kept) => kept,
+            Err(error) if may_come(&error) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(Self {
+            kept,
+            ..Self::new(socket.attach()?)
+        })
     }
 
     /// Moves the socket to the worker that calls this, with what was kept and what was not sent yet.
@@ -172,6 +193,13 @@ impl Connection {
         self.queue(data);
         poll_fn(|cx| self.poll_flush(cx)).await
     }
+}
+
+fn may_come(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 fn put(buffer: &mut Vec<u8>, data: &[u8]) {

@@ -1,29 +1,61 @@
 //! A listening socket. What it accepts is registered with no worker yet.
+//!
+//! Accepted sockets inherit most options from the one that listens (tcp(7), socket(7)), so those that nearly every
+//! configuration wants are set there, once, instead of for every connection.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::socket::Raw;
-use super::stream::Detached;
+use super::stream::{Detached, TcpOptions};
 use super::sys;
+use crate::stats::registry::Peer;
 
 /// A listening socket, registered with the runtime that it was made on.
 #[derive(Debug)]
 pub enum Listener {
     /// TCP.
-    Tcp(AsyncFd<std::net::TcpListener>),
+    Tcp {
+        /// The socket.
+        socket: AsyncFd<std::net::TcpListener>,
+        /// Where accepted connections arrive; `None`: each has to be asked, as this is any address of ours.
+        local: Option<SocketAddr>,
+        /// Do accepted sockets have `tcp_keepalive`?
+        keepalive: bool,
+    },
     /// A Unix socket.
     Unix(AsyncFd<UnixListener>),
 }
 
+/// A connection that somebody has just made to us.
+#[derive(Debug)]
+pub struct Accepted {
+    /// Its socket: non-blocking, with the options it should have.
+    pub socket: Detached,
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// Our own address, for TCP.
+    pub local: Option<SocketAddr>,
+}
+
 impl Listener {
-    /// Registers a socket that listens and does not block.
-    pub fn tcp(listener: std::net::TcpListener) -> io::Result<Self> {
-        sys::register(listener).map(Self::Tcp)
+    /// Registers a socket that listens and does not block. What it accepts will have the usual ones of these options.
+    pub fn tcp(listener: std::net::TcpListener, options: &TcpOptions) -> io::Result<Self> {
+        let socket = SockRef::from(&listener);
+        socket.set_tcp_nodelay(true)?;
+        socket.set_keepalive(options.keepalive)?;
+        let address = listener.local_addr().ok();
+        Ok(Self::Tcp {
+            local: address.filter(|address| !address.ip().is_unspecified()),
+            keepalive: options.keepalive,
+            socket: sys::register(listener)?,
+        })
     }
 
     /// Registers a socket that listens and does not block.
@@ -31,28 +63,54 @@ impl Listener {
         sys::register(listener).map(Self::Unix)
     }
 
-    /// The next connection. Cancel-safe.
-    pub async fn accept(&self) -> io::Result<Detached> {
-        let accepted = match self {
-            Self::Tcp(listener) => {
-                let accept = |listener: &std::net::TcpListener| listener.accept();
-                let (socket, _) = listener.async_io(Interest::READABLE, accept).await?;
-                Raw::Tcp(socket)
+    /// The next connection, with the options that are wanted by then; `None`: it is gone already. Cancel-safe.
+    pub async fn accept(
+        &self,
+        options: impl FnOnce() -> TcpOptions,
+    ) -> io::Result<Option<Accepted>> {
+        match self {
+            Self::Tcp {
+                socket,
+                local,
+                keepalive,
+            } => {
+                let (accepted, peer) = socket.async_io(Interest::READABLE, sys::accept).await?;
+                Ok(tcp((accepted, peer), *local, (&options(), *keepalive)))
             }
             Self::Unix(listener) => {
-                let accept = |listener: &UnixListener| listener.accept();
-                let (socket, _) = listener.async_io(Interest::READABLE, accept).await?;
-                Raw::Unix(socket)
+                let (accepted, _) = listener.async_io(Interest::READABLE, sys::accept).await?;
+                let raw = Raw::Unix(accepted.into());
+                Ok(Some(Accepted {
+                    peer: raw.peer(),
+                    local: None,
+                    socket: Detached::Plain(raw.into()),
+                }))
             }
-        };
-        Ok(Detached::Plain(accepted.into()))
+        }
     }
+}
+
+fn tcp(
+    (accepted, peer): (OwnedFd, Option<SocketAddr>),
+    local: Option<SocketAddr>,
+    (options, inherits_keepalive): (&TcpOptions, bool),
+) -> Option<Accepted> {
+    let socket = std::net::TcpStream::from(accepted);
+    if let Err(error) = options.complete(&SockRef::from(&socket), inherits_keepalive) {
+        tracing::debug!("accepted connection is gone already: {error}");
+        return None;
+    }
+    Some(Accepted {
+        peer: Peer::Tcp(peer?),
+        local: local.or_else(|| socket.local_addr().ok()),
+        socket: Detached::Plain(Raw::Tcp(socket).into()),
+    })
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tcp(listener) => listener.as_fd(),
+            Self::Tcp { socket, .. } => socket.as_fd(),
             Self::Unix(listener) => listener.as_fd(),
         }
     }

@@ -14,7 +14,7 @@ pub mod workers;
 
 pub use connection::Connection;
 pub use dns::Names;
-pub use listener::Listener;
+pub use listener::{Accepted, Listener};
 pub use socket::Raw;
 pub use stream::{Address, Detached, Stream, TcpOptions};
 pub use tls::TlsHandle;

@@ -3,7 +3,7 @@
 //! All reads and writes are polls that try at once and register for a wake-up only when the socket has nothing for us
 //! (`socket`).
 
-use std::io;
+use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -86,7 +86,18 @@ pub struct TcpOptions {
 impl TcpOptions {
     fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
         socket.set_tcp_nodelay(true)?;
-        if self.keepalive {
+        self.complete(socket, false)
+    }
+
+    /// Sets what an accepted socket has not from the one that listened: that is not to delay, and to keep alive if
+    /// `inherits_keepalive`.
+    pub(super) fn complete(
+        &self,
+        socket: &SockRef<'_>,
+        inherits_keepalive: bool,
+    ) -> io::Result<()> {
+        let is_usual = self.idle.is_zero() && self.interval.is_zero() && self.count == 0;
+        if self.keepalive && !(inherits_keepalive && is_usual) {
             let mut keepalive = TcpKeepalive::new();
             if !self.idle.is_zero() {
                 keepalive = keepalive.with_time(self.idle);
@@ -98,6 +109,8 @@ impl TcpOptions {
                 keepalive = keepalive.with_retries(self.count);
             }
             socket.set_tcp_keepalive(&keepalive)?;
+        } else if inherits_keepalive && !self.keepalive {
+            socket.set_keepalive(false)?;
         }
         if !self.user_timeout.is_zero() {
             socket.set_tcp_user_timeout(Some(self.user_timeout))?;
@@ -111,17 +124,7 @@ impl TcpOptions {
 }
 
 impl Raw {
-    fn prepare(&self, options: &TcpOptions) -> io::Result<()> {
-        match self {
-            Self::Tcp(socket) => {
-                socket.set_nonblocking(true)?;
-                options.apply(&SockRef::from(socket))
-            }
-            Self::Unix(socket) => socket.set_nonblocking(true),
-        }
-    }
-
-    fn peer(&self) -> Peer {
+    pub(super) fn peer(&self) -> Peer {
         match self {
             Self::Tcp(socket) => socket.peer_addr().map_or(Peer::Unix(None), Peer::Tcp),
             Self::Unix(socket) => Peer::Unix(credentials(socket).map(|peer| peer.pid())),
@@ -151,11 +154,15 @@ fn credentials(socket: &std::os::unix::net::UnixStream) -> Option<UnixCredential
 }
 
 impl Detached {
-    /// Sets the options of an accepted socket, and makes it non-blocking.
-    pub fn prepare(&self, options: &TcpOptions) -> io::Result<()> {
+    /// Reads what has come already, before any worker knows of the socket: 0 is the end of the stream, and
+    /// `WouldBlock` means nothing yet. For connections that have just been accepted: nothing is read from a TLS stream.
+    pub(super) fn read_early(&self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(socket) => socket.raw.prepare(options),
-            Self::Tls(stream) => stream.socket().prepare(options),
+            Self::Plain(socket) => match &socket.raw {
+                Raw::Tcp(socket) => (&*socket).read(buf),
+                Raw::Unix(socket) => (&*socket).read(buf),
+            },
+            Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 

@@ -1,5 +1,5 @@
-//! What can only be had through `unsafe`, which is in no other file: many sends in one system call, by io_uring, and
-//! the registration of a socket with the reactor.
+//! What can only be had through `unsafe`, which is in no other file: many sends in one system call, by io_uring, the
+//! registration of a socket with the reactor, and a connection accepted with its address and its flags at once.
 //!
 //! The ring is used as a plain call, not as a driver: [`Ring::send_all`] comes back when each send has been tried, so
 //! the kernel holds no buffer of ours between two calls.
@@ -7,10 +7,12 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use io_uring::{IoUring, opcode, types};
-use nix::libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
+use nix::libc::{self, MSG_DONTWAIT, MSG_NOSIGNAL};
+use socket2::SockAddr;
 use tokio::io::unix::AsyncFd;
 
 use super::socket::Raw;
@@ -27,6 +29,26 @@ pub fn register<S: Owner>(socket: S) -> io::Result<AsyncFd<S>> {
     // SAFETY: an `Owner` keeps its descriptor; `AsyncFd` hands it out by shared reference only, and deregisters it before
     // it is dropped.
     Ok(unsafe { AsyncFd::register(socket) }?)
+}
+
+/// The next connection of a listening socket, non-blocking and closed on exec, and the address of its other end if it
+/// has one. (What std offers takes a system call more for each of the two.)
+pub fn accept(listener: &impl AsFd) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let listener = listener.as_fd().as_raw_fd();
+    // SAFETY: the storage is large enough for every kind of address, and `try_init` says so in its length; the kernel
+    // writes no more than that, and the length it has written.
+    let (accepted, address) = unsafe {
+        SockAddr::try_init(|storage, length| {
+            match libc::accept4(listener, storage.cast(), length, flags) {
+                -1 => Err(io::Error::last_os_error()),
+                accepted => Ok(accepted),
+            }
+        })
+    }?;
+    // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+    let accepted = unsafe { OwnedFd::from_raw_fd(accepted) };
+    Ok((accepted, address.as_socket()))
 }
 
 /// A ring of one thread.

@@ -24,7 +24,7 @@ impl Login<'_> {
     /// `None`: the client is gone.
     pub(super) async fn authenticate(
         &mut self,
-        database: Option<&Database>,
+        database: Option<&Arc<Database>>,
     ) -> Result<Option<Learned>, Error> {
         if self.config.settings.auth_type == AuthType::Any {
             // Everybody is the forced user; without one there is no name to log in with.
@@ -38,8 +38,8 @@ impl Login<'_> {
         let user = self.wanted.user.clone();
         let config = self.config.clone();
         let (known, text) = if config.settings.auth_type.asks_others() {
-            refuse_auth_user(&config, database)?;
-            (self.admits(database, &user), None)
+            refuse_auth_user(&config, database.map(Arc::as_ref))?;
+            (self.admits(database.map(Arc::as_ref), &user), None)
         } else {
             // The client hashes its password with the name it has sent, whatever `auth_query` makes of that.
             self.secret(database, &user).await?
@@ -47,16 +47,18 @@ impl Login<'_> {
         let name = database.map_or(CONSOLE, |_| self.wanted.database.as_str());
         let way = method::choose(
             &config,
-            &self.connection.stream,
+            (&self.connection.stream, self.peer),
             (name, &self.wanted.user, self.wanted.replication),
         )?;
         let (admitted, refusal) = match way {
             Way::Proof(Method::Trust) => (true, Error::TrustFailed),
             Way::Proof(method) => return self.prove(method, &user, text).await,
-            Way::Vouched(voucher) => return self.vouch(voucher, database).await,
+            // (What is rare has a room of its own, or every login would be as large as that.)
+            Way::Vouched(voucher) => return Box::pin(self.vouch(voucher, database)).await,
             Way::Peer(record) => {
                 let stream = &self.connection.stream;
-                let admitted = method::is_admitted_peer(stream, record, &self.wanted.user).await;
+                let asked = method::is_admitted_peer(stream, record, &self.wanted.user);
+                let admitted = Box::pin(asked).await;
                 (admitted, Error::PeerFailed)
             }
             Way::Certificate(record) => {
@@ -98,7 +100,7 @@ impl Login<'_> {
     async fn vouch(
         &mut self,
         voucher: Voucher<'_>,
-        database: Option<&Database>,
+        database: Option<&Arc<Database>>,
     ) -> Result<Option<Learned>, Error> {
         let request = Authentication::CleartextPassword.encode();
         let Some(answer) = self.answer(&request).await? else {
@@ -108,10 +110,10 @@ impl Login<'_> {
         let claim = Claim {
             user: &self.wanted.user,
             password: &password,
-            peer: self.connection.stream.peer(),
+            peer: self.peer,
         };
         let parts = (&**self.context, &*self.config);
-        let admitted = self.admits(database, &self.wanted.user);
+        let admitted = self.admits(database.map(Arc::as_ref), &self.wanted.user);
         voucher.vouches_for(&claim, parts, self.deadline).await?;
         if !admitted {
             return Err(voucher.refusal());
@@ -127,10 +129,10 @@ impl Login<'_> {
     /// Is the user known, and its secret if it has one. The name that `auth_query` returns is the login name from here on.
     async fn secret(
         &mut self,
-        database: Option<&Database>,
+        database: Option<&Arc<Database>>,
         user: &str,
     ) -> Result<(bool, Option<SecretText>), Error> {
-        if !self.admits(database, user) {
+        if !self.admits(database.map(Arc::as_ref), user) {
             return Ok((false, None));
         }
         let stored = match database {
@@ -143,7 +145,7 @@ impl Login<'_> {
         let is_stored = stored.is_some();
         // The console is no database that can be asked; `auth_dbname` may name one that can.
         let asked = match (database, &self.config.settings.auth_dbname) {
-            (Some(database), _) => Some(Arc::new(database.clone())),
+            (Some(database), _) => Some(database.clone()),
             (None, Some(name)) => self.config.database(name),
             (None, None) => None,
         };
@@ -151,8 +153,9 @@ impl Login<'_> {
             return Ok((is_stored, None));
         };
         let manager = &self.context.manager;
+        let asked = auth_query::look_up(manager, &self.config, &asked, user, self.worker);
         let found =
-            match auth_query::look_up(manager, &self.config, &asked, user, self.worker).await {
+            match Box::pin(asked).await {
                 Ok(found) => found.ok_or(Error::NoSuchUser)?,
                 Err(error) => match &*error {
                     auth_query::Error::Disabled(name) => {
@@ -168,7 +171,7 @@ impl Login<'_> {
             };
         if found.user != user {
             tracing::debug!("auth_query: {user} is {}", found.user);
-            if !self.admits(database, &found.user) {
+            if !self.admits(database.map(Arc::as_ref), &found.user) {
                 return Err(Error::NoSuchUser);
             }
             self.wanted.user = found.user;
@@ -184,12 +187,8 @@ impl Login<'_> {
         loop {
             match step {
                 Step::Done { reply, proof } => {
-                    return Ok(self
-                        .connection
-                        .send_all(&reply)
-                        .await
-                        .is_ok()
-                        .then_some(proof));
+                    self.connection.queue(&reply);
+                    return Ok(Some(proof));
                 }
                 Step::Continue(login, request) => match self.answer(&request).await? {
                     Some(answer) => step = login.message(&answer).map_err(log_failure)?,
