@@ -338,25 +338,27 @@ impl Client {
         if self.context.manager.is_suspended() {
             entry.suspend();
         }
-        if self.pool.welcome().is_none()
-            && let Err(error) = Box::pin(self.warm(&entry, deadline)).await
-        {
-            refuse((&self.context, conn), &mut self.connection, &error).await;
-            return None;
-        }
-        let mut tracked = wanted.tracked;
+        let mut asked = wanted.tracked;
         if config.settings.application_name_add_host {
-            add_host(&mut tracked, entry.peer, config.settings.listen_port);
+            add_host(&mut asked, entry.peer, config.settings.listen_port);
         }
-        if let Some(fresh) = self.pool.fresh_parameters() {
-            tracked.fill_from(&fresh);
+        let mut greeting = self.pool.greeting(&asked);
+        if greeting.is_none() {
+            if let Err(error) = Box::pin(self.warm(&entry, deadline)).await {
+                refuse((&self.context, conn), &mut self.connection, &error).await;
+                return None;
+            }
+            greeting = self.pool.greeting(&asked);
         }
-        self.pool.share(&mut tracked);
+        let (tracked, messages) = match &greeting {
+            Some(greeting) => (greeting.tracked.clone(), greeting.messages.as_slice()),
+            None => (asked, &[][..]),
+        };
         if let Some(name) = tracked.iter().find(|(name, _)| *name == "application_name") {
             *entry.application_name.lock() = name.1.to_vec();
         }
-        let mut out = Vec::new();
-        put_welcome(&mut out, &self.pool, &tracked);
+        self.connection.queue(messages);
+        let mut out = Vec::with_capacity(64);
         backend::backend_key_data(&mut out, entry.cancel_pid, &entry.cancel_key.0);
         let message = &config.settings.login_notify_message;
         if !message.is_empty() {
@@ -497,21 +499,6 @@ fn add_host(tracked: &mut Tracked, peer: Peer, port: u16) {
     };
     let name = [name, b" - ", address.as_bytes()].concat();
     tracked.set(b"application_name", &name);
-}
-
-/// What the server says of itself, with the client's own values for the tracked parameters, which come last.
-fn put_welcome(out: &mut Vec<u8>, pool: &Pool, tracked: &Tracked) {
-    for (name, value) in pool.welcome().iter().flat_map(|welcome| welcome.iter()) {
-        if !tracked
-            .iter()
-            .any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
-        {
-            backend::parameter_status(out, name, value);
-        }
-    }
-    for (name, value) in tracked.iter() {
-        backend::parameter_status(out, name.as_bytes(), value);
-    }
 }
 
 fn enter(

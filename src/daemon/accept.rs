@@ -150,12 +150,12 @@ async fn accept_all(listener: &Listener, reception: &Reception) {
         let _ = suspension.wait_for(|suspended| !suspended).await;
         let options = || tcp_options(&reception.context.config.load());
         let accepted = tokio::select! {
-            accepted = listener.accept(options) => accepted,
+            accepted = listener.accept(options, |accepted| reception.receive(accepted)) => accepted,
             _ = suspension.changed() => continue,
         };
         match accepted {
-            Ok(Some(accepted)) => reception.receive(accepted),
-            Ok(None) => {}
+            // Those who have just come before those who may come.
+            Ok(()) => tokio::task::yield_now().await,
             Err(error) if is_exhaustion(&error) => {
                 tracing::error!("accept() failed: {error}");
                 tokio::time::sleep(PAUSE).await;

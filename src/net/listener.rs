@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
 use socket2::SockRef;
@@ -16,6 +16,9 @@ use super::socket::Raw;
 use super::stream::{Detached, TcpOptions};
 use super::sys;
 use crate::stats::registry::Peer;
+
+/// So many connections are accepted before others get a turn.
+const AT_ONCE: usize = 32;
 
 /// A listening socket, registered with the runtime that it was made on.
 #[derive(Debug)]
@@ -63,31 +66,54 @@ impl Listener {
         sys::register(listener).map(Self::Unix)
     }
 
-    /// The next connection, with the options that are wanted by then; `None`: it is gone already. Cancel-safe.
+    /// Waits for a connection, and passes on all that are there, each with the options that are wanted by then.
+    /// Cancel-safe.
     pub async fn accept(
         &self,
-        options: impl FnOnce() -> TcpOptions,
-    ) -> io::Result<Option<Accepted>> {
+        options: impl Fn() -> TcpOptions,
+        mut receive: impl FnMut(Accepted),
+    ) -> io::Result<()> {
         match self {
             Self::Tcp {
                 socket,
                 local,
                 keepalive,
             } => {
-                let (accepted, peer) = socket.async_io(Interest::READABLE, sys::accept).await?;
-                Ok(tcp((accepted, peer), *local, (&options(), *keepalive)))
+                let accept = |accepted, peer| {
+                    tcp((accepted, peer), *local, (&options(), *keepalive)).map(&mut receive);
+                };
+                accept_some(socket, accept).await
             }
-            Self::Unix(listener) => {
-                let (accepted, _) = listener.async_io(Interest::READABLE, sys::accept).await?;
-                let raw = Raw::Unix(accepted.into());
-                Ok(Some(Accepted {
-                    peer: raw.peer(),
-                    local: None,
-                    socket: Detached::Plain(raw.into()),
-                }))
+            Self::Unix(socket) => {
+                let accept = |accepted: OwnedFd, _| {
+                    let raw = Raw::Unix(accepted.into());
+                    receive(Accepted {
+                        peer: raw.peer(),
+                        local: None,
+                        socket: Detached::Plain(raw.into()),
+                    });
+                };
+                accept_some(socket, accept).await
             }
         }
     }
+}
+
+async fn accept_some<L: AsRawFd + AsFd>(
+    listener: &AsyncFd<L>,
+    mut receive: impl FnMut(OwnedFd, Option<SocketAddr>),
+) -> io::Result<()> {
+    let mut ready = listener.ready(Interest::READABLE).await?;
+    for _ in 0..AT_ONCE {
+        match ready.try_io(|listener| sys::accept(listener)) {
+            Ok(accepted) => {
+                let (accepted, peer) = accepted?;
+                receive(accepted, peer);
+            }
+            Err(_nobody) => return Ok(()),
+        }
+    }
+    Ok(())
 }
 
 fn tcp(

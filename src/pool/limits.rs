@@ -29,13 +29,16 @@ pub enum AdmissionError {
     UserClients,
 }
 
+/// How many there are of each name; with its key, for whoever is counted to keep.
+type ByName = HashMap<Arc<str>, (Arc<str>, usize), ahash::RandomState>;
+
 #[derive(Debug, Default)]
 struct Counts {
     clients: usize,
-    database_clients: HashMap<Arc<str>, usize>,
-    user_clients: HashMap<Arc<str>, usize>,
-    database_servers: HashMap<Arc<str>, usize>,
-    user_servers: HashMap<Arc<str>, usize>,
+    database_clients: ByName,
+    user_clients: ByName,
+    database_servers: ByName,
+    user_servers: ByName,
 }
 
 /// The counts behind the limits.
@@ -44,22 +47,24 @@ pub(super) struct Limits {
     counts: Mutex<Counts>,
 }
 
-fn count(map: &HashMap<Arc<str>, usize>, key: &str) -> usize {
-    map.get(key).copied().unwrap_or(0)
+fn count(map: &ByName, key: &str) -> usize {
+    map.get(key).map_or(0, |(_, count)| *count)
 }
 
 /// Counts in; the map's own copy of the name comes back.
-fn add(map: &mut HashMap<Arc<str>, usize>, key: &str) -> Arc<str> {
-    let key = map
-        .get_key_value(key)
-        .map_or_else(|| key.into(), |(key, _)| key.clone());
-    *map.entry(key.clone()).or_default() += 1;
+fn add(map: &mut ByName, key: &str) -> Arc<str> {
+    if let Some((key, count)) = map.get_mut(key) {
+        *count += 1;
+        return key.clone();
+    }
+    let key: Arc<str> = key.into();
+    map.insert(key.clone(), (key.clone(), 1));
     key
 }
 
-fn remove(map: &mut HashMap<Arc<str>, usize>, key: &str) {
+fn remove(map: &mut ByName, key: &str) {
     match map.get_mut(key) {
-        Some(count) if *count > 1 => *count -= 1,
+        Some((_, count)) if *count > 1 => *count -= 1,
         _ => {
             map.remove(key);
         }

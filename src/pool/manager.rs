@@ -68,15 +68,39 @@ impl Parts {
     }
 }
 
+/// Pools by their database, and by the user of their servers.
+type ByName = HashMap<String, HashMap<String, Arc<Pool>, ahash::RandomState>, ahash::RandomState>;
+
 /// The map of pools by database and server-side user.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
-    map: RwLock<HashMap<(String, String), Arc<Pool>>>,
+    map: RwLock<ByName>,
 }
 
 impl Pools {
     pub(super) fn list(&self) -> Vec<Arc<Pool>> {
-        self.map.read().values().cloned().collect()
+        let map = self.map.read();
+        map.values().flat_map(HashMap::values).cloned().collect()
+    }
+
+    fn find(&self, database: &str, user: &str) -> Option<Arc<Pool>> {
+        self.map.read().get(database)?.get(user).cloned()
+    }
+
+    /// Takes a pool off the map if `is_due`; says whether it was, and whether it was the last of its database.
+    fn remove_if(&self, pool: &Pool, is_due: impl FnOnce() -> bool) -> Option<bool> {
+        let mut map = self.map.write();
+        // Nobody can get one meanwhile.
+        if !is_due() {
+            return None;
+        }
+        let rest = map.get_mut(&pool.database)?;
+        rest.remove(&pool.user);
+        let is_last = rest.is_empty();
+        if is_last {
+            map.remove(&pool.database);
+        }
+        Some(is_last)
     }
 }
 
@@ -153,27 +177,27 @@ impl Manager {
         client_user: &str,
         learned: Learned,
     ) -> Arc<Pool> {
-        let user = config.server_user(database, client_user).to_owned();
+        let user = config.server_user(database, client_user);
         let is_newest = learned.is_vouched_for;
-        let (stored, credentials) = credentials(config, database, client_user, &user, learned);
-        let key = (database.name.clone(), user);
-        if let Some(pool) = self.pools.map.read().get(&key) {
+        let (stored, credentials) = credentials(config, database, client_user, user, learned);
+        if let Some(pool) = self.pools.find(&database.name, user) {
             pool.set_credentials(stored, credentials, is_newest);
-            return pool.clone();
+            return pool;
         }
         let mut pools = self.pools.map.write();
-        if !config.databases.contains_key(&key.0) && !pools.keys().any(|(name, _)| *name == key.0) {
-            tracing::info!("registered new auto-database: {}", key.0);
+        if !config.databases.contains_key(&database.name) && !pools.contains_key(&database.name) {
+            tracing::info!("registered new auto-database: {}", database.name);
         }
-        let pool = pools.entry(key.clone()).or_insert_with(|| {
-            let settings = PoolSettings::new(config, database, &key.1, self.parts.shared_names());
+        let of_database = pools.entry(database.name.clone()).or_default();
+        let pool = of_database.entry(user.to_owned()).or_insert_with(|| {
+            let settings = PoolSettings::new(config, database, user, self.parts.shared_names());
             let pool = Pool::new(
-                key.clone(),
+                (database.name.clone(), user.to_owned()),
                 settings,
                 (stored, credentials),
                 self.parts.clone(),
             );
-            if self.is_paused(&key.0) {
+            if self.is_paused(&database.name) {
                 pool.pause();
             }
             Arc::new(pool)
@@ -339,17 +363,12 @@ impl Manager {
 
     /// Takes a pool off the list, unless somebody has just got hold of it. `age`: its counts are kept.
     fn forget(&self, pool: &Arc<Pool>, age: Option<Duration>) {
-        let key = (pool.database.clone(), pool.user.clone());
-        let is_last = {
-            let mut pools = self.pools.map.write();
-            // The list's and ours. Whoever is about to use it has its own, and nobody can get one now.
-            if Arc::strong_count(pool) > 2 {
-                return;
-            }
-            pools.remove(&key);
-            !pools.keys().any(|(name, _)| *name == key.0)
+        // The list's and ours. Whoever is about to use it has its own.
+        let is_unused = || Arc::strong_count(pool) <= 2;
+        let Some(is_last) = self.pools.remove_if(pool, is_unused) else {
+            return;
         };
-        let (database, user) = key;
+        let (database, user) = (pool.database.clone(), pool.user.clone());
         let mut forgotten = self.forgotten.lock();
         if let Some(age) = age {
             let age = age.as_secs();
@@ -366,10 +385,7 @@ impl Manager {
     }
 
     fn remove(&self, pool: &Arc<Pool>) {
-        self.pools
-            .map
-            .write()
-            .remove(&(pool.database.clone(), pool.user.clone()));
+        self.pools.remove_if(pool, || true);
         pool.remove();
         self.forgotten.lock().remove(&pool.database);
         tracing::warn!(

@@ -10,6 +10,7 @@ pub mod auth_query;
 pub mod balance;
 mod error;
 mod gather;
+mod greeting;
 mod janitor;
 mod limits;
 mod manager;
@@ -22,6 +23,7 @@ mod sweep;
 mod waiter;
 
 pub use error::WaitError;
+pub use greeting::Greeting;
 pub use janitor::run as run_janitor;
 pub use limits::{Admission, AdmissionError};
 pub use manager::{Learned, Manager, Parts};

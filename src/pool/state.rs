@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::accounting::Accounting;
+use super::greeting::{Greeting, Greetings};
 use super::manager::Parts;
 use super::settings::micros;
 use super::shards::Shard;
@@ -26,7 +27,6 @@ use crate::stats::{Apart, Counters, Order};
 pub type Welcome = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What a server said at login, and what that makes of the tracked parameters.
-type Greeting = (Arc<Welcome>, Tracked);
 
 /// What servers are logged in with, and the configured secret that goes for it.
 #[derive(Debug)]
@@ -67,9 +67,8 @@ pub struct Pool {
     pub(super) removed: AtomicBool,
     pub(super) pinned: Arc<AtomicUsize>,
     credentials: Apart<Mutex<Known>>,
-    welcome: Apart<Mutex<Option<Greeting>>>,
-    /// What the client that came last wants of the tracked parameters.
-    common: Apart<Mutex<Option<Tracked>>>,
+    /// What a server said at login, and what clients are told.
+    greetings: Apart<Mutex<Greetings>>,
     counters: Box<[Counters]>,
 }
 
@@ -114,8 +113,7 @@ impl Pool {
                 credentials,
                 keyring: Keyring::default(),
             })),
-            welcome: Apart::default(),
-            common: Apart::default(),
+            greetings: Apart::default(),
             counters: (0..count).map(|_| Counters::default()).collect(),
             parts,
         }
@@ -196,10 +194,7 @@ impl Pool {
 
     /// What the servers said at login, if there has been one.
     pub fn welcome(&self) -> Option<Arc<Welcome>> {
-        self.welcome
-            .lock()
-            .as_ref()
-            .map(|(welcome, _)| welcome.clone())
+        self.greetings.lock().said()
     }
 
     pub(super) fn greet(&self, welcome: Welcome) {
@@ -207,17 +202,12 @@ impl Pool {
         for (name, value) in &welcome {
             fresh.set(name, value);
         }
-        *self.welcome.lock() = Some((Arc::new(welcome), fresh));
+        self.greetings.lock().learn(welcome, fresh);
     }
 
-    /// The tracked parameters as a fresh server has them, if there has been one.
-    pub fn fresh_parameters(&self) -> Option<Tracked> {
-        self.welcome.lock().as_ref().map(|(_, fresh)| fresh.clone())
-    }
-
-    /// Lets a client's values be those of the client before, where they are equal.
-    pub fn share(&self, tracked: &mut Tracked) {
-        tracked.share(&mut self.common.lock());
+    /// What a client is told that asks for these values; `None`: there has been no server yet.
+    pub fn greeting(&self, asked: &Tracked) -> Option<Arc<Greeting>> {
+        self.greetings.lock().of(asked)
     }
 
     /// For how long it has had neither clients nor servers, which is looked at from time to time.
@@ -282,7 +272,7 @@ impl Pool {
     pub fn reconnect(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         self.accounting.lock().forgive();
-        *self.welcome.lock() = None;
+        *self.greetings.lock() = Greetings::default();
         for server in self.server_entries() {
             server.close_needed.store(true, Ordering::Relaxed);
             if server.replication != Replication::None

@@ -60,8 +60,7 @@ impl TrackedNames {
     }
 }
 
-/// Values of the tracked parameters, of a server or as a client wants them. Most have the same as another: see
-/// [`share`](Tracked::share).
+/// Values of the tracked parameters, of a server or as a client wants them. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Tracked(Arc<Values>);
 
@@ -70,7 +69,7 @@ struct Values {
     names: TrackedNames,
     known: Vec<Option<Box<[u8]>>>,
     /// All values in one string, so that two of these are compared at once: nearly always they are equal.
-    flat: Vec<u8>,
+    flat: Box<[u8]>,
 }
 
 impl Tracked {
@@ -80,7 +79,7 @@ impl Tracked {
         let mut values = Values {
             names,
             known,
-            flat: Vec::new(),
+            flat: Box::default(),
         };
         values.flatten();
         Self(Arc::new(values))
@@ -123,15 +122,6 @@ impl Tracked {
         own.flatten();
     }
 
-    /// Equal ones need only be there once: this one becomes a share of `common` if both are the same, else `common`
-    /// becomes a share of this one, for the next.
-    pub fn share(&mut self, common: &mut Option<Self>) {
-        match common {
-            Some(common) if common.same_as(self) => self.clone_from(common),
-            _ => *common = Some(self.clone()),
-        }
-    }
-
     /// The known values with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.0
@@ -165,18 +155,19 @@ impl Tracked {
 
 impl Values {
     fn flatten(&mut self) {
-        self.flat.clear();
+        let lengths = self.known.iter().flatten().map(|value| value.len());
+        let mut flat = Vec::with_capacity(lengths.sum::<usize>() + 2 * self.known.len());
         for value in &self.known {
             match value {
                 Some(value) => {
-                    self.flat.push(1);
-                    self.flat.extend_from_slice(value);
+                    flat.push(1);
+                    flat.extend_from_slice(value);
                 }
-                None => self.flat.push(2),
+                None => flat.push(2),
             }
-            self.flat.push(0);
+            flat.push(0);
         }
-        self.flat.shrink_to_fit();
+        self.flat = flat.into_boxed_slice();
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
+use rand::Rng;
 use tokio::time::Instant;
 
 use super::{Apart, clock};
@@ -127,8 +128,11 @@ impl Registry {
         sign: impl Fn(i32, &mut [u8]) -> i32,
     ) -> (i32, CancelKey) {
         loop {
-            let mut key: Box<[u8]> = (0..length).map(|_| rand::random()).collect();
-            let pid = sign(rand::random::<i32>() & i32::MAX, &mut key);
+            let mut key = vec![0; length].into_boxed_slice();
+            let mut random = rand::rng();
+            random.fill_bytes(&mut key);
+            let pid = i32::from_ne_bytes(random.next_u32().to_ne_bytes()) & i32::MAX;
+            let pid = sign(pid, &mut key);
             if pid == 0 {
                 continue;
             }
