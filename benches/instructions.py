@@ -2,7 +2,8 @@
 """What one transaction costs: the difference of two runs under callgrind, by function and by source line.
 
 `scripts/instructions` makes the runs and calls this file once for each protocol. Both runs log in the
-same number of clients; what start, logins and the first Parse cost is in both and drops out.
+same number of clients, unless that is what is counted (`connect`); what start, logins and the first Parse cost
+is in both and drops out.
 """
 
 import argparse

@@ -19,6 +19,9 @@ use crate::pool::tcp_options;
 /// How long accepting pauses when the process is out of file descriptors.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// Less than most limits of a login, and hardly ever.
+const TICK: Duration = Duration::from_secs(15);
+
 /// What a connection is served with.
 #[derive(Clone)]
 pub struct Reception {
@@ -106,6 +109,9 @@ impl Acceptors {
             };
             tasks.spawn_on(accepting, worker);
         }
+        for worker in 0..workers.count() {
+            tasks.spawn_on(tick(), workers.handle(worker));
+        }
         let mut files = Vec::new();
         for socket in listeners.unix {
             files.extend(socket.file);
@@ -143,6 +149,14 @@ fn is_exhaustion(error: &io::Error) -> bool {
     )
 }
 
+/// Keeps a timer in the worker that calls this. One that is due before all others wakes the thread that sets it, by two
+/// system calls, and that is what the time limit of a login would be on a worker with no other timer.
+async fn tick() {
+    loop {
+        tokio::time::sleep(TICK).await;
+    }
+}
+
 async fn accept_all(listener: &Listener, reception: &Reception) {
     let mut suspension = reception.context.manager.suspension();
     loop {
@@ -154,8 +168,9 @@ async fn accept_all(listener: &Listener, reception: &Reception) {
             _ = suspension.changed() => continue,
         };
         match accepted {
-            // Those who have just come before those who may come.
-            Ok(()) => tokio::task::yield_now().await,
+            // (Not after every round: the reactor is asked for news then, which is a system call.)
+            Ok(true) => tokio::task::yield_now().await,
+            Ok(false) => {}
             Err(error) if is_exhaustion(&error) => {
                 tracing::error!("accept() failed: {error}");
                 tokio::time::sleep(PAUSE).await;

@@ -66,13 +66,13 @@ impl Listener {
         sys::register(listener).map(Self::Unix)
     }
 
-    /// Waits for a connection, and passes on all that are there, each with the options that are wanted by then.
-    /// Cancel-safe.
+    /// Waits for a connection, and passes on those that are there, each with the options that are wanted by then.
+    /// True: there may be more, but others should get a turn before. Cancel-safe.
     pub async fn accept(
         &self,
         options: impl Fn() -> TcpOptions,
         mut receive: impl FnMut(Accepted),
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         match self {
             Self::Tcp {
                 socket,
@@ -102,18 +102,18 @@ impl Listener {
 async fn accept_some<L: AsRawFd + AsFd>(
     listener: &AsyncFd<L>,
     mut receive: impl FnMut(OwnedFd, Option<SocketAddr>),
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let mut ready = listener.ready(Interest::READABLE).await?;
     for _ in 0..AT_ONCE {
-        match ready.try_io(|listener| sys::accept(listener)) {
+        match ready.try_io(sys::accept) {
             Ok(accepted) => {
                 let (accepted, peer) = accepted?;
                 receive(accepted, peer);
             }
-            Err(_nobody) => return Ok(()),
+            Err(_nobody) => return Ok(false),
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn tcp(
@@ -139,5 +139,112 @@ impl AsFd for Listener {
             Self::Tcp { socket, .. } => socket.as_fd(),
             Self::Unix(listener) => listener.as_fd(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::net::Connection;
+
+    fn on(keepalive: bool) -> TcpOptions {
+        TcpOptions {
+            keepalive,
+            ..TcpOptions::default()
+        }
+    }
+
+    fn listen(address: &str, options: &TcpOptions) -> (Listener, SocketAddr) {
+        let listener = std::net::TcpListener::bind(address).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let there = SocketAddr::from(([127, 0, 0, 1], port));
+        (Listener::tcp(listener, options).unwrap(), there)
+    }
+
+    async fn accept(listener: &Listener, options: &TcpOptions) -> Accepted {
+        let mut all = Vec::new();
+        while all.is_empty() {
+            let accepted = listener.accept(|| *options, |one| all.push(one));
+            assert!(!accepted.await.unwrap());
+        }
+        all.remove(0)
+    }
+
+    fn raw(accepted: &Accepted) -> &std::net::TcpStream {
+        match &accepted.socket {
+            Detached::Plain(socket) => match &socket.raw {
+                Raw::Tcp(socket) => socket,
+                Raw::Unix(_) => panic!("no TCP"),
+            },
+            Detached::Tls(_) => panic!("encrypted"),
+        }
+    }
+
+    #[tokio::test]
+    async fn accepted_sockets_have_the_options_of_the_moment() {
+        let usual = on(true);
+        let patient = TcpOptions {
+            idle: Duration::from_secs(77),
+            user_timeout: Duration::from_secs(7),
+            ..usual
+        };
+        let (listener, there) = listen("127.0.0.1:0", &usual);
+        for options in [usual, on(false), patient, usual] {
+            let _client = TcpStream::connect(there).unwrap();
+            let accepted = accept(&listener, &options).await;
+            let socket = SockRef::from(raw(&accepted));
+            assert!(socket.tcp_nodelay().unwrap());
+            assert_eq!(socket.keepalive().unwrap(), options.keepalive);
+            let is_patient = options == patient;
+            let idle = socket.tcp_keepalive_time().unwrap();
+            assert_eq!(idle == patient.idle, is_patient);
+            let timeout = socket.tcp_user_timeout().unwrap();
+            assert_eq!(timeout == Some(patient.user_timeout), is_patient);
+        }
+        let (listener, there) = listen("127.0.0.1:0", &on(false));
+        for keepalive in [false, true] {
+            let _client = TcpStream::connect(there).unwrap();
+            let accepted = accept(&listener, &on(keepalive)).await;
+            let socket = SockRef::from(raw(&accepted));
+            assert_eq!(socket.keepalive().unwrap(), keepalive);
+        }
+    }
+
+    #[tokio::test]
+    async fn both_addresses_are_known_wherever_we_listen() {
+        for address in ["127.0.0.1:0", "0.0.0.0:0"] {
+            let (listener, there) = listen(address, &on(true));
+            let client = TcpStream::connect(there).unwrap();
+            let accepted = accept(&listener, &on(true)).await;
+            assert_eq!(accepted.peer, Peer::Tcp(client.local_addr().unwrap()));
+            assert_eq!(accepted.local, Some(there));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_said_early_is_kept_and_an_end_is_an_error() {
+        let (listener, there) = listen("127.0.0.1:0", &on(true));
+        let mut client = TcpStream::connect(there).unwrap();
+        let silent = accept(&listener, &on(true)).await;
+        let mut connection = Connection::accepted(silent.socket).unwrap();
+        assert!(connection.kept.is_empty());
+        client.write_all(b"late").unwrap();
+        assert_eq!(connection.read_more().await.unwrap(), 4);
+
+        let mut client = TcpStream::connect(there).unwrap();
+        client.write_all(b"early").unwrap();
+        let accepted = accept(&listener, &on(true)).await;
+        let connection = Connection::accepted(accepted.socket).unwrap();
+        assert_eq!(connection.kept, b"early");
+
+        drop(TcpStream::connect(there).unwrap());
+        let gone = accept(&listener, &on(true)).await;
+        let error = Connection::accepted(gone.socket).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

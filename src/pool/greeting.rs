@@ -129,7 +129,9 @@ mod tests {
     #[test]
     fn the_clients_own_values_come_last_and_the_rest_is_the_servers() {
         let mut greetings = greetings("18");
-        let greeting = greetings.of(&tracked(&[("application_name", "a")])).unwrap();
+        let greeting = greetings
+            .of(&tracked(&[("application_name", "a")]))
+            .unwrap();
         let wanted = [
             ("server_version", "18"),
             ("TimeZone", "UTC"),
@@ -146,7 +148,9 @@ mod tests {
     fn who_asks_for_the_same_gets_the_same() {
         let mut greetings = greetings("18");
         let of = |greetings: &mut Greetings, name: &str| {
-            greetings.of(&tracked(&[("application_name", name)])).unwrap()
+            greetings
+                .of(&tracked(&[("application_name", name)]))
+                .unwrap()
         };
         let first = of(&mut greetings, "a");
         for name in ["b", "c", "d"] {

@@ -16,7 +16,7 @@ use super::{Admission, Pool, PoolSettings, WaitError};
 use crate::auth::Secret;
 use crate::auth::scram::ScramKeys;
 use crate::auth::server_login::Credentials;
-use crate::config::{Change, Config, ConfigHandle, Database, DatabaseEffect};
+use crate::config::{Change, Config, ConfigHandle, Database, DatabaseEffect, SecretText};
 use crate::net::{Names, TlsHandle, Workers};
 use crate::prepared;
 use crate::server::session::TrackedNames;
@@ -577,6 +577,8 @@ impl Manager {
 pub struct Learned {
     /// Its secret as looked up by `auth_query`, or the password it sent in clear.
     pub secret: Option<Secret>,
+    /// What the secret was read from, if it was.
+    pub text: Option<SecretText>,
     /// The keys its SCRAM proof revealed.
     pub scram: Option<ScramKeys>,
     /// The secret is the client's password, and somebody who knows has found it right: it is better than what is stored.
@@ -591,9 +593,13 @@ fn credentials(
     user: &str,
     learned: Learned,
 ) -> (Option<Secret>, Credentials) {
-    let configured = config
-        .server_secret(database, client_user)
-        .and_then(|text| Secret::parse(text.expose()));
+    let text = config.server_secret(database, client_user);
+    // Nearly always it is the one that the client has just proved to know, and need not be read once more.
+    let configured = if text.is_some() && text == learned.text.as_ref() {
+        learned.secret.clone()
+    } else {
+        text.and_then(|text| Secret::parse(text.expose()))
+    };
     // With a forced user the client's own secret proves nothing to the server.
     let own = user == client_user && database.user.is_none();
     // What a file says expressly of the servers stays so.

@@ -26,8 +26,6 @@ use crate::stats::{Apart, Counters, Order};
 /// What servers said at login: ParameterStatus names and values, in their order.
 pub type Welcome = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What a server said at login, and what that makes of the tracked parameters.
-
 /// What servers are logged in with, and the configured secret that goes for it.
 #[derive(Debug)]
 struct Known {

@@ -68,7 +68,8 @@ impl Login<'_> {
             }
         };
         if known && admitted {
-            Ok(Some(learned(text.as_ref(), Proof::default())))
+            let secret = text.as_ref().and_then(|text| Secret::parse(text.expose()));
+            Ok(Some(learned((text, secret), Proof::default())))
         } else {
             Err(refusal)
         }
@@ -83,7 +84,7 @@ impl Login<'_> {
     ) -> Result<Option<Learned>, Error> {
         let iterations = u32::try_from(self.config.settings.scram_iterations).unwrap_or(4096);
         let secret = text.as_ref().and_then(|text| Secret::parse(text.expose()));
-        let proved_with = match (method, secret) {
+        let proved_with = match (method, secret.clone()) {
             (Method::Scram, Some(secret)) => {
                 Some(self.context.scram_secret(user, secret, iterations))
             }
@@ -92,7 +93,7 @@ impl Login<'_> {
         let step = ClientLogin::start(method, user, proved_with, &self.context.mock, iterations);
         let step = step.offering(self.connection.stream.tls().and_then(TlsStream::end_point));
         let proof = self.converse(step).await?;
-        Ok(proof.map(|proof| learned(text.as_ref(), proof)))
+        Ok(proof.map(|proof| learned((text, secret), proof)))
     }
 
     /// Asks the client for its password, and somebody else whether that is right. A user who may not use the database is
@@ -122,6 +123,7 @@ impl Login<'_> {
         Ok(Some(Learned {
             secret,
             scram: None,
+            text: None,
             is_vouched_for: true,
         }))
     }
@@ -154,21 +156,20 @@ impl Login<'_> {
         };
         let manager = &self.context.manager;
         let asked = auth_query::look_up(manager, &self.config, &asked, user, self.worker);
-        let found =
-            match Box::pin(asked).await {
-                Ok(found) => found.ok_or(Error::NoSuchUser)?,
-                Err(error) => match &*error {
-                    auth_query::Error::Disabled(name) => {
-                        return Err(Error::AuthDatabaseDisabled(name.clone()));
-                    }
-                    // Why there is no server is told to everybody who waits for one.
-                    auth_query::Error::Wait(error) => return Err(error.clone().into()),
-                    _ => {
-                        tracing::error!("S: {error}");
-                        return Err(Error::Configuration);
-                    }
-                },
-            };
+        let found = match Box::pin(asked).await {
+            Ok(found) => found.ok_or(Error::NoSuchUser)?,
+            Err(error) => match &*error {
+                auth_query::Error::Disabled(name) => {
+                    return Err(Error::AuthDatabaseDisabled(name.clone()));
+                }
+                // Why there is no server is told to everybody who waits for one.
+                auth_query::Error::Wait(error) => return Err(error.clone().into()),
+                _ => {
+                    tracing::error!("S: {error}");
+                    return Err(Error::Configuration);
+                }
+            },
+        };
         if found.user != user {
             tracing::debug!("auth_query: {user} is {}", found.user);
             if !self.admits(database.map(Arc::as_ref), &found.user) {
@@ -238,14 +239,15 @@ fn log_failure(failure: Failure) -> Failure {
     failure
 }
 
-/// What the login taught us for the server's.
-fn learned(text: Option<&SecretText>, proof: Proof) -> Learned {
+/// What the login taught us for the server's: the secret that is stored, with its text, or the password that was sent.
+fn learned((text, stored): (Option<SecretText>, Option<Secret>), proof: Proof) -> Learned {
     let sent = proof
         .password
         .map(|password: PlainSecret| Secret::Plain(password));
     Learned {
         is_vouched_for: false,
-        secret: sent.or_else(|| text.and_then(|text| Secret::parse(text.expose()))),
+        text: text.filter(|_| sent.is_none()),
+        secret: sent.or(stored),
         scram: proof.scram,
     }
 }
