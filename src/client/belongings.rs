@@ -123,13 +123,16 @@ impl Belongings {
 }
 
 impl Relay {
-    /// What a text that is about to be sent, or prepared, may do to the session.
+    /// What a text that is about to be sent, or prepared, may do to the session; and whether it may do anything to
+    /// prepared statements, which is part of that.
     #[inline]
-    pub fn touches(&self, sql: &[u8]) -> Option<Box<Found>> {
+    pub fn touches(&self, sql: &[u8]) -> (Option<Box<Found>>, bool) {
         if self.settings.follows_sessions() {
-            touches(sql, &|_| false)
+            let found = touches(sql, &|_| false);
+            let may_drop = found.is_some();
+            (found, may_drop)
         } else {
-            None
+            (None, true)
         }
     }
 

@@ -159,10 +159,15 @@ impl Relay {
         if frame.is_complete() {
             // One that makes no sense is PostgreSQL's to refuse, for it goes on after that.
             let sql = frontend::Query::read(frame.body()).map_or(&b""[..], |query| query.sql);
-            if let Some(found) = self.touches(sql) {
+            let (found, may_drop) = self.touches(sql);
+            if let Some(found) = found {
                 self.touch(&found, sql);
             }
-            let changes = statement_changes(sql);
+            let changes = if may_drop {
+                statement_changes(sql)
+            } else {
+                Vec::new()
+            };
             if !changes.is_empty() {
                 if linked.server.pipeline.awaits_server() {
                     // What is under way may fail, and so decide which of the names there are.

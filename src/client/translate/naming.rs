@@ -41,8 +41,13 @@ impl Relay {
             return Ok(Step::Pass);
         }
         let parse = Parse::read(frame.body()).map_err(|error| broken(frame.body(), error))?;
-        let (forget, rewritten) = self.forgetting(&parse);
-        let found = self.touches(parse.sql).map(Arc::from);
+        let (found, may_drop) = self.touches(parse.sql);
+        let found = found.map(Arc::from);
+        let (forget, rewritten) = if may_drop {
+            self.forgetting(&parse)
+        } else {
+            (None, None)
+        };
         let definition = rewritten.as_deref().unwrap_or(parse.rest);
         if unnamed {
             let version = self.statements.replace_unnamed(definition, forget, found);
@@ -182,11 +187,10 @@ impl Relay {
             self.ensure_unnamed(linked, out);
             let kept = self.statements.unnamed().map(|(_, text)| text);
             let forget = kept.and_then(|text| text.forget.clone());
-            let found = kept.and_then(|text| {
+            if let Some(text) = kept
+                && let Some(found) = text.found.clone()
+            {
                 let sql = Parse::text(&text.definition).to_vec();
-                Some((text.found.clone()?, sql))
-            });
-            if let Some((found, sql)) = found {
                 self.touch_bound(&found, &sql, (frame, &head));
             }
             self.note_portal(head.portal, forget);
