@@ -52,6 +52,7 @@ impl Side {
                 unnamed: Unnamed::Empty,
                 status: TxStatus::Idle,
                 tracked: Tracked::new(TrackedNames::new(&[])),
+                heard: Vec::new(),
                 overlay: Overlay::default(),
                 base: Overlay::default(),
                 doom: None,

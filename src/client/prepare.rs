@@ -84,6 +84,7 @@ pub async fn look(mut pooled: Pooled, login: &str, names: &[Box<[u8]>]) -> Looke
         pooled.server.entry.cancels_settled().await;
     }
     pooled.server.entry.set_state(ServerState::Tested);
+    pooled.server.state.heard.clear();
     if let Some(counters) = pooled.pool().clone().counters(pooled.server.home) {
         counters.looks.add(1);
     }

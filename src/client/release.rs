@@ -104,6 +104,8 @@ impl Session {
     pub(super) fn looked(&mut self, (mut pooled, seen): Looked) -> Step {
         let now = self.registry.turn();
         self.state = State::Idle;
+        let heard = std::mem::take(&mut pooled.server.state.heard);
+        self.connection.queue(&heard);
         let Some(belongings) = &mut self.relay.belongings else {
             return Step::End(Error::ServerCrashed.into());
         };

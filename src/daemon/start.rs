@@ -197,6 +197,7 @@ fn serve(
     let control = Steering {
         reloader: reloader.clone(),
         shutdown: shutdown.clone(),
+        context: context.clone(),
     };
     let averages = Arc::new(Averages::default());
     let console = Console {
@@ -260,6 +261,7 @@ async fn tick_averages(averages: &Averages, manager: &Manager) {
 struct Steering {
     reloader: Arc<Reloader>,
     shutdown: Request,
+    context: Arc<Context>,
 }
 
 impl Control for Steering {
@@ -269,6 +271,8 @@ impl Control for Steering {
     }
 
     fn shutdown(&self, how: Shutdown) {
+        // Before the command is answered: who comes after that is too late.
+        self.context.shut_down();
         self.shutdown.send(how);
     }
 

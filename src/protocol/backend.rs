@@ -319,6 +319,13 @@ pub fn parameter_status(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     });
 }
 
+/// Appends a `NotificationResponse` with this body.
+pub fn notification_response(out: &mut Vec<u8>, body: &[u8]) {
+    message(out, tag::NOTIFICATION_RESPONSE, |out| {
+        out.extend_from_slice(body);
+    });
+}
+
 /// Appends a `BackendKeyData`; `key` has 4 bytes, more only for a client that speaks protocol 3.2.
 pub fn backend_key_data(out: &mut Vec<u8>, pid: i32, key: &[u8]) {
     message(out, tag::BACKEND_KEY_DATA, |out| {

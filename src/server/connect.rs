@@ -236,6 +236,7 @@ impl Greeted {
                 unnamed: Unnamed::Empty,
                 status: TxStatus::Idle,
                 tracked,
+                heard: Vec::new(),
                 overlay: Overlay::default(),
                 base: Overlay::default(),
                 doom: None,

@@ -118,6 +118,9 @@ impl Server {
                 let (name, value) = backend::read_parameter_status(&message.body)?;
                 self.state.tracked.set(name, value);
             }
+            tag::NOTIFICATION_RESPONSE => {
+                backend::notification_response(&mut self.state.heard, &message.body);
+            }
             tag::COMMAND_COMPLETE if drops_all(backend::command_tag(&message.body)?).is_some() => {
                 self.state.statements.clear();
             }

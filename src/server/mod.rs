@@ -132,6 +132,8 @@ pub struct State {
     pub status: TxStatus,
     /// Its tracked parameters.
     pub tracked: Tracked,
+    /// Notifications that came while it was looked at, as messages.
+    pub heard: Vec<u8>,
     /// What else is set in it.
     pub overlay: Overlay,
     /// What was set when it had served nobody yet, by `connect_query`.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::frontend::{bind, execute, parse, query, sync};
 use crate::support::wire::rows;
-use crate::support::{Message, Pooler, Wire, frontend, postgres, wait_until};
+use crate::support::{Message, Pooler, Wire, eventually, frontend, postgres, wait_until};
 
 const CLIENTS: u64 = 100;
 const TIME: Duration = Duration::from_secs(10);
@@ -33,12 +33,13 @@ impl Dice {
     }
 }
 
-/// One of the ways to ask for `mine`; a query takes up to 4 ms, so that the queue is never empty.
-fn ask(client: &mut Wire, way: u64, mine: &str, pause: u64) -> Vec<u8> {
+/// One of the ways to ask for `mine`; a query takes up to 4 ms, so that the queue is never empty. `None`: a cancel request
+/// that was meant for an earlier query has come in time for the first of two round trips.
+fn ask(client: &mut Wire, way: u64, mine: &str, pause: u64) -> Option<Vec<u8>> {
     let sleep = format!("pg_sleep(0.00{pause})");
     let value = [Some(mine.as_bytes().to_vec())];
     let sql = format!("SELECT $1::text FROM {sleep}");
-    match way {
+    let request = match way {
         0 => query(&format!("SELECT '{mine}' FROM {sleep}")),
         1 => [
             parse("", &sql, &[]),
@@ -61,11 +62,20 @@ fn ask(client: &mut Wire, way: u64, mine: &str, pause: u64) -> Vec<u8> {
         3 => {
             // Two round trips, as DescribeExec makes.
             client.send_all(&[parse("", &sql, &[]), frontend::describe(b'S', ""), sync()]);
-            client.read_until_ready();
+            let failed = rows(&client.read_until_ready()).err();
+            if failed.is_some_and(|error| error.sqlstate() == "57014") {
+                return None;
+            }
             [bind("", "", &value), execute("", 0), sync()].concat()
         }
         _ => query(&format!("BEGIN; SELECT '{mine}' FROM {sleep}; COMMIT")),
-    }
+    };
+    Some(request)
+}
+
+/// Logs in; on a slow machine the first server may be longer in coming than a client may wait.
+fn enter(pooler: &Pooler, database: &str) -> Wire {
+    eventually("a login", || pooler.login("app", database, None).ok())
 }
 
 fn values(replies: &[Message]) -> Vec<String> {
@@ -80,20 +90,22 @@ fn values(replies: &[Message]) -> Vec<String> {
 fn storm(pooler: &Pooler, database: &str, number: u64, answers: &AtomicU64) {
     let mut dice = Dice(number.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1);
     let end = Instant::now() + TIME;
-    let mut client = pooler.connect(database);
+    let mut client = enter(pooler, database);
     let mut turn = 0;
     while Instant::now() < end {
         turn += 1;
         let mine = unique(number, turn);
         let way = dice.roll(5);
-        let request = ask(&mut client, way, &mine, dice.roll(5));
+        let Some(request) = ask(&mut client, way, &mine, dice.roll(5)) else {
+            continue;
+        };
         match dice.roll(60) {
             0 => {
                 // Dies with the request half sent, or sent and not answered.
                 let cut = usize::try_from(dice.roll(request.len() as u64 + 1)).unwrap();
                 let _ = client.try_send(&request[..cut]);
                 client.abort();
-                client = pooler.connect(database);
+                client = enter(pooler, database);
                 continue;
             }
             1 => {
@@ -108,7 +120,7 @@ fn storm(pooler: &Pooler, database: &str, number: u64, answers: &AtomicU64) {
         let replies = client.read_until_ready();
         if replies.is_empty() && way == 3 {
             // Sent away in the first of its two round trips.
-            client = pooler.connect(database);
+            client = enter(pooler, database);
             continue;
         }
         for value in values(&replies) {
@@ -122,7 +134,7 @@ fn storm(pooler: &Pooler, database: &str, number: u64, answers: &AtomicU64) {
             "{failed:?}"
         );
         if replies.last().is_none_or(|last| last.tag != b'Z') {
-            client = pooler.connect(database); // query_wait_timeout
+            client = enter(pooler, database); // query_wait_timeout
         }
     }
 }
