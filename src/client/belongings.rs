@@ -122,18 +122,42 @@ impl Belongings {
     }
 }
 
+/// Is it a BEGIN, COMMIT or ROLLBACK, by its first letters?
+fn ends_or_begins(sql: &[u8]) -> bool {
+    let begins = |word: &[u8]| {
+        sql.get(..word.len())
+            .is_some_and(|first| first.eq_ignore_ascii_case(word))
+    };
+    [&b"begin"[..], b"commit", b"rollback"]
+        .into_iter()
+        .any(begins)
+}
+
 impl Relay {
     /// What a text that is about to be sent, or prepared, may do to the session; and whether it may do anything to
     /// prepared statements, which is part of that.
     #[inline]
     pub fn touches(&self, sql: &[u8]) -> (Option<Box<Found>>, bool) {
         if self.settings.follows_sessions() {
-            let found = touches(sql, &|_| false);
+            let found = touches(sql, &|name| self.settings.functions.is_stateful(name));
             let may_drop = found.is_some();
-            (found, may_drop)
+            (found.or_else(|| self.touches_behind(sql)), may_drop)
         } else {
             (None, true)
         }
+    }
+
+    /// What a text may do by what it does not show.
+    #[inline]
+    fn touches_behind(&self, sql: &[u8]) -> Option<Box<Found>> {
+        let reads = matches!(sql, [b's' | b'S', b'e' | b'E', b'l' | b'L', ..]);
+        if !self.settings.functions.are_behind(!reads) || ends_or_begins(sql) {
+            return None;
+        }
+        Some(Box::new(Found {
+            touches: Touches::BODY,
+            settings: Vec::new(),
+        }))
     }
 
     /// A text is being run that may do this to the session.
@@ -141,6 +165,10 @@ impl Relay {
     pub fn touch(&mut self, found: &Found, text: &[u8]) {
         let belongings = self.belongings.get_or_insert_default();
         belongings.note(found.touches, text);
+        if found.touches.contains(Touches::BODY) {
+            let named = self.settings.functions.settings();
+            named.iter().for_each(|name| belongings.name(name));
+        }
         for setting in &found.settings {
             match setting {
                 Setting::Named(name) => belongings.name(name),
@@ -161,6 +189,10 @@ impl Relay {
     ) {
         let belongings = self.belongings.get_or_insert_default();
         belongings.note(found.touches, text);
+        if found.touches.contains(Touches::BODY) {
+            let named = self.settings.functions.settings();
+            named.iter().for_each(|name| belongings.name(name));
+        }
         for setting in &found.settings {
             match setting {
                 Setting::Named(name) => belongings.name(name),
@@ -181,7 +213,10 @@ impl Relay {
     #[cold]
     pub fn touch_anything(&mut self, text: &[u8]) {
         if self.settings.follows_sessions() {
-            self.belongings.get_or_insert_default().note(ANYTHING, text);
+            let belongings = self.belongings.get_or_insert_default();
+            belongings.note(ANYTHING, text);
+            let named = self.settings.functions.settings();
+            named.iter().for_each(|name| belongings.name(name));
         }
     }
 

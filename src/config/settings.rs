@@ -394,6 +394,8 @@ settings! {
                 "Query that cleans a server on release in session mode. Empty: none.";
             pin_policy: PinPolicy = Some("auto"), Kind::Enum(PinPolicy::WORDS), Live,
                 "Outside of session pooling: what a client has SET goes along to whichever server it is given, and with `auto` a client with state that can't move (temporary tables, advisory locks, `LISTEN`, `PREPARE`, cursors `WITH HOLD` and so on) keeps its server for as long as there is such state; `refuse` sends it away instead; `off` does neither, as PgBouncer. Also per database and per user. Not in PgBouncer.";
+            follow_functions: bool = Some("1"), Kind::Bool01, Live,
+                "With `pin_policy`: also look at a session after a call of a function whose source says that it may change settings, take advisory locks and so on, and where triggers, views, policies and the like call such functions, after each write or each query. Not in PgBouncer.";
             max_pinned_servers: usize = Some("0"), Kind::Int, Live,
                 "Most servers of a pool that may be kept so at a time; a client that would need one more is sent away. 0: no limit. Not in PgBouncer.";
             server_reset_query_always: bool = Some("0"), Kind::Bool01, Live,

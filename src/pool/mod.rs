@@ -9,6 +9,7 @@ pub mod accounting;
 pub mod auth_query;
 pub mod balance;
 mod error;
+mod functions;
 mod gather;
 mod greeting;
 mod janitor;
@@ -23,6 +24,7 @@ mod sweep;
 mod waiter;
 
 pub use error::WaitError;
+pub use functions::Functions;
 pub use greeting::Greeting;
 pub use janitor::run as run_janitor;
 pub use limits::{Admission, AdmissionError};

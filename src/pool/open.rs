@@ -315,8 +315,11 @@ async fn attempt(mut slot: Slot, settings: Arc<PoolSettings>, shard: usize, work
     let pool = slot.pool.clone();
     match pool.connect(&settings.target, worker).await {
         Ok(Connected {
-            server, welcome, ..
+            mut server,
+            welcome,
+            ..
         }) => {
+            pool.learn_functions(&mut server, worker).await;
             slot.opened();
             pool.greet(welcome);
             if pool.parts.logs_connections() {

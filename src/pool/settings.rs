@@ -1,9 +1,11 @@
 //! What the configuration says about one pool, put together once for each reload.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::accounting::Sizes;
+use super::functions::Functions;
 use crate::config::{Config, Database, Host, PinPolicy, PoolMode};
 use crate::net::dns::Ttl;
 use crate::net::{Address, Names, TcpOptions};
@@ -29,6 +31,10 @@ pub struct PoolSettings {
     pub mode: PoolMode,
     /// What becomes of a client whose session can't move.
     pub pin_policy: PinPolicy,
+    /// `follow_functions`, where sessions are followed.
+    pub follows_functions: bool,
+    /// The functions of the database that may touch a session; the pool's own.
+    pub functions: Arc<Functions>,
     /// `max_pinned_servers`; 0: no limit.
     pub max_pinned: usize,
     /// Limits.
@@ -90,6 +96,8 @@ impl PoolSettings {
         Self {
             mode,
             pin_policy,
+            functions: Arc::default(),
+            follows_functions: pin_policy != PinPolicy::Off && all.follow_functions,
             max_pinned: all.max_pinned_servers,
             sizes: Sizes {
                 size: config.pool_size(database, user),

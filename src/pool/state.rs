@@ -129,6 +129,10 @@ impl Pool {
     }
 
     pub(super) fn set_settings(&self, settings: PoolSettings) {
+        let settings = PoolSettings {
+            functions: self.settings.load().functions.clone(),
+            ..settings
+        };
         self.lends_oldest
             .store(settings.round_robin, Ordering::Relaxed);
         self.lifetime

@@ -25,6 +25,15 @@ impl Server {
         self.converse(&out, |_| {}).await
     }
 
+    /// Runs a simple query and returns all its rows, with their columns in text.
+    pub async fn ask_for_rows(&mut self, sql: &[u8]) -> Result<Vec<Row>, Error> {
+        let (mut out, mut rows) = (Vec::new(), Vec::new());
+        frontend::query(&mut out, sql);
+        self.state.unnamed = Unnamed::Unknown;
+        self.converse(&out, |row| rows.push(row)).await?;
+        Ok(rows)
+    }
+
     /// Runs a query with text parameters by the extended protocol and returns its rows, with their columns in text. The
     /// unnamed statement stays what it was.
     pub(super) async fn fetch(

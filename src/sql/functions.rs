@@ -4,7 +4,8 @@
 /// Rows of `kind` and `name`, both text, without repeats, for the database that it is run in.
 ///
 /// Of kind `function`: the name, without its schema, of a function, procedure or aggregate of a user whose source
-/// may touch the session, or mentions the name of another that may. Functions in C count only if their symbol
+/// may touch the session, or mentions the name of another that may; of kind `setting`, what looks like the name of a
+/// custom setting in these. Functions in C count only if their symbol
 /// says so. Of kind `trigger`, `rule` (a view's query as well), `default`, `constraint`, `policy`, `operator` and
 /// `cast`: one that runs such a function, or one of the server's own. Where there are any, a text need not show
 /// at all that it touches the session.
@@ -85,6 +86,12 @@ stateful(oid, folded) AS (
 )
 SELECT 'function' AS kind, s.name
 FROM source s WHERE s.oid IN (SELECT oid FROM stateful)
+UNION
+SELECT 'setting', coalesce(m.name[1], m.name[2])
+FROM source s, pg_catalog.regexp_matches(s.body,
+    '''([a-z_][a-z0-9_$]*(?:\.[a-z_][a-z0-9_$]*)+)''|\mset\s+(?:session\s+)?([a-z_][a-z0-9_$]*(?:\.[a-z_][a-z0-9_$]*)+)',
+    'g') AS m(name)
+WHERE s.oid IN (SELECT oid FROM stateful)
 UNION
 SELECT 'trigger', t.tgname::text
 FROM pg_catalog.pg_trigger t WHERE NOT t.tgisinternal AND t.tgfoid IN (SELECT oid FROM stateful)

@@ -22,6 +22,8 @@ const SCHEMA: &str = "
     CREATE TABLE b.t (v int); INSERT INTO b.t VALUES (42);
     CREATE FUNCTION public.sets(name text, value text) RETURNS text LANGUAGE plpgsql AS
         $$ BEGIN PERFORM set_config(name, value, false); RETURN 'set'; END $$;
+    CREATE FUNCTION public.sets_own() RETURNS text LANGUAGE plpgsql AS
+        $$ BEGIN SET work_mem = '3MB'; PERFORM public.sets('app.tenant', 'mine'); RETURN 'set'; END $$;
     CREATE FUNCTION public.locks(key int) RETURNS bool LANGUAGE sql AS $$ SELECT pg_try_advisory_lock(key) $$;
     CREATE TABLE public.log (id serial, who text DEFAULT current_user);
     GRANT USAGE ON SCHEMA a, b TO PUBLIC; GRANT SELECT ON a.t, b.t TO PUBLIC;
@@ -83,7 +85,7 @@ impl Script {
         } else {
             format!("'{}'", value.replace('\'', "''"))
         };
-        match self.random.random_range(0..13) {
+        match self.random.random_range(0..15) {
             0..4 => format!("SET {name} = {value}"),
             4 => format!("SET SESSION {name} TO {value}"),
             5 => format!("SET LOCAL {name} = {value}"),
@@ -93,6 +95,8 @@ impl Script {
             9 => format!("SELECT pg_catalog.set_config('{name}', {text}, true)"),
             10 => format!("DO $$ BEGIN PERFORM set_config('{name}', {text}, false); END $$"),
             11 => format!("SET {name} TO DEFAULT"),
+            12 => format!("SELECT public.sets('{name}', {text})"),
+            13 => "SELECT public.sets_own()".to_owned(),
             _ => format!("SELECT 1; SET {name} = {value}; SELECT 2"),
         }
     }
@@ -120,7 +124,13 @@ impl Script {
             3 => format!("INSERT INTO tmp{number} VALUES (1) RETURNING v"),
             4 => format!("SELECT count(*) FROM tmp{number}"),
             5 => format!("DROP TABLE tmp{number}"),
-            6 => format!("SELECT pg_try_advisory_lock({number})"),
+            6 => self
+                .pick(&[
+                    "SELECT pg_try_advisory_lock(7)",
+                    "SELECT public.locks(7)",
+                    "SELECT pg_advisory_unlock(7)",
+                ])
+                .to_owned(),
             7 => format!(
                 "WITH l AS (SELECT pg_try_advisory_lock({number}) AS got) SELECT got FROM l"
             ),
@@ -324,7 +334,7 @@ fn settled(direct: &str, pooled: &str) {
 fn last_of(history: &str, client: usize) -> String {
     let own = format!(": client {client}: ");
     let lines: Vec<&str> = history.lines().filter(|line| line.contains(&own)).collect();
-    lines[lines.len().saturating_sub(25)..].join("\n")
+    lines[lines.len().saturating_sub(std::env::var("LAST").map_or(25, |n| n.parse().unwrap()))..].join("\n")
 }
 
 fn seeds() -> Range<u64> {

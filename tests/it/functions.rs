@@ -56,6 +56,7 @@ fn the_server_lists_what_may_touch_the_session() {
         "operator ###",
         "policy guard",
         "rule seen",
+        "setting a.b",
         "trigger fired",
     ];
     let parsed = postgres().value(&database, "SHOW server_version_num");

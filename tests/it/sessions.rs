@@ -253,7 +253,8 @@ fn what_a_killed_client_had_is_gone_from_its_server() {
         assert_eq!(server(&mut next), pid, "{begin}: the same server serves on");
         let left = next.value(
             "SELECT (SELECT count(*) FROM pg_class WHERE relname = 'mine')
-                  + (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')
+                  + (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
+                      AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
                   + (SELECT count(*) FROM pg_cursors WHERE is_holdable)
                   + (SELECT count(*) FROM pg_listening_channels())
                   + (SELECT count(*) FROM pg_prepared_statements WHERE from_sql)
@@ -369,6 +370,7 @@ fn the_policy_can_be_set_for_a_database_and_for_a_user() {
         client.rows("SELECT 1");
         let keeps = !pins(&pooler).rows.is_empty();
         client.rows("SELECT pg_advisory_unlock_all()");
+        client.rows("SELECT 1");
         keeps
     };
     assert!(keeps("app", "followed"));
@@ -429,5 +431,60 @@ fn a_client_that_nothing_can_be_found_out_about_keeps_its_server() {
     client.rows("RESET statement_timeout");
     for _ in 0..4 {
         assert_eq!(client.value("SHOW statement_timeout"), "0");
+    }
+}
+
+#[test]
+fn what_functions_and_triggers_do_to_a_session_is_followed() {
+    let database = postgres().database("sessions");
+    postgres().sql(
+        &database,
+        "CREATE FUNCTION sets() RETURNS text LANGUAGE plpgsql AS $$ BEGIN SET work_mem = '3MB'; RETURN 'set'; END $$;
+         CREATE FUNCTION calls() RETURNS text LANGUAGE sql AS 'SELECT sets()';
+         CREATE FUNCTION locks() RETURNS bool LANGUAGE sql AS 'SELECT pg_try_advisory_lock(3)';
+         CREATE FUNCTION quiet() RETURNS int LANGUAGE sql AS 'SELECT 1';",
+    );
+    let pooler = Pooler::start(|ini| {
+        ini.set("default_pool_size", 3).set("server_round_robin", 1);
+    });
+    fill(&pooler, &database);
+    let looks = || {
+        let stats = pooler.console("SHOW STATS");
+        let row = stats.find("database", &database).unwrap();
+        stats.get(row, "total_session_look_count")
+    };
+    let mut client = pooler.connect(&database);
+    client.rows("SELECT quiet(), count(*), now() FROM pg_class");
+    assert_eq!(looks(), "0");
+    client.rows("SELECT calls()");
+    for _ in 0..4 {
+        assert_eq!(client.value("SHOW work_mem"), "3MB");
+    }
+    client.rows("RESET ALL");
+    client.rows("SELECT locks()");
+    assert_eq!(servers_used(&mut client), 1);
+    client.rows("SELECT pg_advisory_unlock_all()");
+    assert_eq!(servers_used(&mut client), 3);
+}
+
+#[test]
+fn a_trigger_that_sets_something_is_followed() {
+    let database = postgres().database("sessions");
+    postgres().sql(
+        &database,
+        "CREATE TABLE written (v int); GRANT ALL ON written TO app;
+         CREATE FUNCTION sets() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN SET work_mem = '3MB'; RETURN NEW; END $$;
+         CREATE TRIGGER t BEFORE INSERT ON written FOR EACH ROW EXECUTE FUNCTION sets();",
+    );
+    let pooler = Pooler::start(|ini| {
+        ini.set("default_pool_size", 3).set("server_round_robin", 1);
+    });
+    fill(&pooler, &database);
+    let (mut client, mut stranger) = (pooler.connect(&database), pooler.connect(&database));
+    let fresh = client.value("SHOW work_mem");
+    client.rows("INSERT INTO written VALUES (1)");
+    for _ in 0..4 {
+        assert_eq!(client.value("SHOW work_mem"), "3MB");
+        assert_eq!(stranger.value("SHOW work_mem"), fresh);
     }
 }

@@ -24,6 +24,7 @@ pub fn look_closely(sql: &[u8], is_stateful: &dyn Fn(&[u8]) -> bool) -> Option<B
     let mut walk = Walk {
         sql,
         is_stateful,
+        passes_names: false,
         found: Found::default(),
         verb: Verb::Start,
         last: None,
@@ -69,6 +70,8 @@ enum Verb {
 struct Walk<'a> {
     sql: &'a [u8],
     is_stateful: &'a dyn Fn(&[u8]) -> bool,
+    /// A function of that kind was called: it may be given the name of a setting.
+    passes_names: bool,
     found: Found,
     verb: Verb,
     last: Option<Token>,
@@ -85,6 +88,9 @@ impl Walk<'_> {
         if token.of(self.sql) == b"(" {
             self.call(ahead);
             return;
+        }
+        if self.passes_names {
+            self.constant(self.sql, token);
         }
         match self.verb {
             Verb::Start | Verb::Explain => self.begin(token, ahead),
@@ -212,6 +218,7 @@ impl Walk<'_> {
                     self.touch(name::known(name.as_bytes()));
                 }
                 if (self.is_stateful)(name.as_bytes()) {
+                    self.passes_names = true;
                     self.touch(Touches::BODY);
                 }
             }

@@ -227,6 +227,7 @@ const NEWER: &[&str] = &[
 /// Ours.
 const OURS: &[&str] = &[
     "io_uring",
+    "follow_functions",
     "max_pinned_servers",
     "pin_policy",
     "worker_threads",

@@ -1,0 +1,160 @@
+//! Which functions of a pool's database may touch a session without the text that calls them saying so.
+//!
+//! The first server of a pool is asked before anybody gets it, and now and then it is seen whether functions have changed since.
+//! What was made in between is not known yet.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+
+use super::auth_query::lease;
+use super::state::Pool;
+use crate::server::{Error, Server};
+use crate::sql::functions::STATEFUL;
+
+/// How often it is seen whether they have changed.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// Something that changes when functions, triggers or rules do.
+const VERSION: &str = "SELECT pg_catalog.concat_ws(' ', \
+     (SELECT pg_catalog.count(*) || ' ' || pg_catalog.sum(pg_catalog.hashtext(xmin::text || oid)) FROM pg_catalog.pg_proc), \
+     (SELECT pg_catalog.count(*) || ' ' || pg_catalog.sum(pg_catalog.hashtext(xmin::text || oid)) FROM pg_catalog.pg_trigger), \
+     (SELECT pg_catalog.count(*) || ' ' || pg_catalog.sum(pg_catalog.hashtext(xmin::text || oid)) FROM pg_catalog.pg_rewrite))";
+
+/// What a database was found to have.
+#[derive(Debug, Default)]
+struct Known {
+    version: Vec<u8>,
+    names: HashSet<Box<[u8]>, ahash::RandomState>,
+    /// Custom settings that are named in them.
+    settings: Vec<Box<[u8]>>,
+    behind_writes: bool,
+    behind_anything: bool,
+}
+
+/// The functions of a pool's database that may touch a session.
+#[derive(Debug, Default)]
+pub struct Functions {
+    known: ArcSwapOption<Known>,
+    is_watched: AtomicBool,
+}
+
+impl Functions {
+    /// May a function of this name, in lower case and without its schema, touch the session?
+    pub fn is_stateful(&self, name: &[u8]) -> bool {
+        self.known
+            .load()
+            .as_ref()
+            .is_some_and(|known| known.names.contains(name))
+    }
+
+    /// The custom settings that are named in them.
+    pub fn settings(&self) -> Vec<Box<[u8]>> {
+        let known = self.known.load();
+        known
+            .as_ref()
+            .map_or_else(Vec::new, |known| known.settings.clone())
+    }
+
+    /// May a text touch the session through what it does not show: triggers, views, policies, defaults and so on?
+    /// `writes`: it changes tables.
+    pub fn are_behind(&self, writes: bool) -> bool {
+        self.known
+            .load()
+            .as_ref()
+            .is_some_and(|known| known.behind_anything || writes && known.behind_writes)
+    }
+}
+
+impl Pool {
+    /// Asks a server that nobody has had yet, unless one was asked before.
+    pub(super) async fn learn_functions(self: &Arc<Self>, server: &mut Server, worker: usize) {
+        let settings = self.settings();
+        if !settings.follows_functions
+            || settings.functions.is_watched.swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        self.ask_for_functions(server).await;
+        let pool = Arc::downgrade(self);
+        self.parts.workers.spawn_on(worker, async move {
+            loop {
+                tokio::time::sleep(PERIOD).await;
+                let Some(pool) = pool.upgrade() else { return };
+                if pool.settings().follows_functions
+                    && pool.accounting.lock().open() > 0
+                    && let Ok(mut pooled) = lease(&pool, worker).await
+                {
+                    pool.ask_for_functions(&mut pooled.server).await;
+                    pool.check_in(pool.shard_of(worker), pooled);
+                }
+            }
+        });
+    }
+
+    async fn ask_for_functions(&self, server: &mut Server) {
+        let functions = self.settings().functions.clone();
+        let before = functions.known.load_full();
+        let version = before.as_ref().map(|known| known.version.as_slice());
+        match ask(server, version).await {
+            Ok(None) => {}
+            Ok(Some(known)) => {
+                if known.behind_writes || known.behind_anything {
+                    tracing::info!(
+                        database = self.database,
+                        "triggers, views or the like call functions that may touch the session: \
+                         it is looked at more often (follow_functions)"
+                    );
+                }
+                functions.known.store(Some(Arc::new(known)));
+            }
+            Err(error) => tracing::warn!(
+                database = self.database,
+                "which functions touch the session can't be found out: {error}"
+            ),
+        }
+    }
+}
+
+/// What the database has; `None`: the same as in this version of it.
+async fn ask(server: &mut Server, version: Option<&[u8]>) -> Result<Option<Known>, Error> {
+    let rows = server.ask_for_rows(VERSION.as_bytes()).await?;
+    let now = rows.into_iter().flatten().flatten().next();
+    let now = now.unwrap_or_default();
+    if version == Some(&*now) {
+        return Ok(None);
+    }
+    // Compiling it takes longer than running it.
+    let text = format!(
+        "BEGIN READ ONLY; SET LOCAL jit = off; SET LOCAL statement_timeout = '10s'; {STATEFUL}; COMMIT"
+    );
+    let mut known = Known {
+        version: now,
+        ..Known::default()
+    };
+    let rows = match server.ask_for_rows(text.as_bytes()).await {
+        Ok(rows) => rows,
+        Err(error) => {
+            server.run(b"ROLLBACK").await?;
+            return Err(error);
+        }
+    };
+    for row in rows {
+        let mut columns = row.into_iter().flatten();
+        let (Some(kind), Some(name)) = (columns.next(), columns.next()) else {
+            continue;
+        };
+        match kind.as_slice() {
+            b"function" => {
+                known.names.insert(name.into());
+            }
+            b"setting" => known.settings.push(name.into()),
+            b"trigger" => known.behind_writes = true,
+            _ => known.behind_anything = true,
+        }
+    }
+    Ok(Some(known))
+}
