@@ -23,6 +23,7 @@ mod names;
 mod orders;
 mod parameters;
 mod prepare;
+mod reading;
 mod relay;
 mod release;
 mod replication;

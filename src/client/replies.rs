@@ -95,7 +95,7 @@ impl Relay {
                 let (name, value) = backend::read_parameter_status(frame.body())
                     .map_err(|_| desync(frame.bytes))?;
                 if linked.server.tracked.set(name, value) {
-                    self.tracked.set(name, value);
+                    self.setting_changed(linked, name, value);
                 }
                 return Ok(true);
             }
@@ -188,7 +188,7 @@ impl Relay {
                     self.statements.clear();
                 }
             }
-            None => {}
+            Some(Forget::Settings) | None => {}
         }
     }
 
@@ -299,7 +299,7 @@ impl Relay {
             Effect::Duplicate(name) => name.to_vec(),
             Effect::Forget(list) => list.iter().find_map(|forget| match forget {
                 Forget::Name(name) => Some(name.to_vec()),
-                Forget::All => None,
+                Forget::All | Forget::Settings => None,
             })?,
             _ => return None,
         };

@@ -78,19 +78,21 @@ impl Eq for StatementRef {}
 pub struct Named {
     /// The shared statement.
     pub statement: StatementRef,
-    /// What running it does to the client's names.
+    /// What running it does to the client's names and settings.
     pub forget: Option<Forget>,
     /// What running it may do to the session.
     pub found: Option<Arc<Found>>,
 }
 
-/// What `DEALLOCATE` or `DISCARD ALL` takes away.
+/// What running a text takes away: names (`DEALLOCATE`, `DISCARD ALL`), or what we know of the settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Forget {
     /// One name of the client's.
     Name(Box<[u8]>),
     /// All of the client's names and all that is prepared on the server.
     All,
+    /// No names, but how a text is read from then on (`SET`, `RESET`).
+    Settings,
 }
 
 /// What the unnamed statement of a server is.

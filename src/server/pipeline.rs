@@ -216,6 +216,11 @@ impl<E> Pipeline<E> {
         self.batch
     }
 
+    /// The batch of the oldest request that is not answered, or an earlier one.
+    pub fn oldest_batch(&self) -> u64 {
+        self.batch.saturating_sub(self.readies as u64)
+    }
+
     /// Does the server owe nothing, and is no batch open?
     #[inline]
     pub fn is_idle(&self) -> bool {

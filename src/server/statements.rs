@@ -42,6 +42,8 @@ struct Entry {
     standing: Standing,
     /// The batch that used it last.
     used: u64,
+    /// The batch that had its last Parse.
+    sent: u64,
 }
 
 /// The least-recently-used list of one server.
@@ -100,6 +102,7 @@ impl Statements {
                 statement: statement.clone(),
                 standing,
                 used: batch,
+                sent: batch,
             },
         );
     }
@@ -122,6 +125,15 @@ impl Statements {
     pub fn doubt(&mut self, id: u64) {
         if let Some(entry) = self.entries.peek_mut(&id) {
             entry.standing = Standing::InDoubt;
+        }
+    }
+
+    /// The settings have changed since this batch began: what was prepared since then was read nobody knows how.
+    pub fn doubt_sent_since(&mut self, batch: u64) {
+        for (_, entry) in &mut self.entries {
+            if entry.sent >= batch {
+                entry.standing = Standing::InDoubt;
+            }
         }
     }
 
@@ -149,6 +161,7 @@ impl Statements {
                 statement,
                 standing: Standing::InDoubt,
                 used: 0,
+                sent: 0,
             },
         );
         self.entries.demote(&id);
@@ -191,7 +204,11 @@ mod tests {
         (0..count)
             .map(|i| {
                 registry
-                    .intern(format!("select {i}\0\0\0").as_bytes(), 1 << 20)
+                    .intern(
+                        format!("select {i}\0\0\0").as_bytes(),
+                        &registry.context(b""),
+                        1 << 20,
+                    )
                     .unwrap()
             })
             .collect()

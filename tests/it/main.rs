@@ -29,6 +29,7 @@ mod auth_query;
 mod cancel;
 mod churn;
 mod compat;
+mod contexts;
 mod contract;
 mod copy;
 mod differential;

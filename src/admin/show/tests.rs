@@ -255,9 +255,13 @@ async fn statement_texts_are_for_administrators_and_cut() {
     let (console, _) = console();
     let statements = &console.manager.parts().statements;
     let long = format!("select '{}'\0\0\0", "é".repeat(5000));
-    let one = statements.intern(b"select 1\0\0\0", 1 << 20).unwrap();
+    let one = statements
+        .intern(b"select 1\0\0\0", &statements.context(b""), 1 << 20)
+        .unwrap();
     let _again = one.clone();
-    let _other = statements.intern(long.as_bytes(), 1 << 20).unwrap();
+    let _other = statements
+        .intern(long.as_bytes(), &statements.context(b""), 1 << 20)
+        .unwrap();
     let stats = shown(&console, Rights::Stats, "prepared");
     let name = String::from_utf8_lossy(one.name()).into_owned();
     assert_eq!(stats[0], format!("id=1 name={name} holders=2 bytes=11"));
