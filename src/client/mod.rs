@@ -26,6 +26,7 @@ mod prepare;
 mod reading;
 mod relay;
 mod release;
+mod replan;
 mod replication;
 mod replies;
 mod session;

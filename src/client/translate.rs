@@ -51,6 +51,7 @@ impl Relay {
             if self.context_is_open && linked.server.pipeline.is_idle() {
                 self.learn_context();
             }
+            self.begin_batch(linked, input);
         }
         while at < input.len() && !self.terminated {
             if self.inbound.left > 0 {
@@ -91,6 +92,7 @@ impl Relay {
             }
             at += held;
         }
+        linked.server.batch.add(input.get(..at).unwrap_or_default());
         Ok(at)
     }
 

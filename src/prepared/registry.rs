@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -34,6 +34,8 @@ pub struct Statement {
     name: Box<[u8]>,
     definition: Bytes,
     context: Context,
+    /// How often it was outdated.
+    edition: AtomicU32,
     registry: Weak<Shared>,
 }
 
@@ -58,6 +60,17 @@ impl Statement {
     #[inline]
     pub fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// Which edition of it is in force: what a server has of an older one is not to be used.
+    #[inline]
+    pub fn edition(&self) -> u32 {
+        self.edition.load(Ordering::Relaxed)
+    }
+
+    /// What servers have prepared so far is not to be used any more: the tables are others now.
+    pub fn outdate(&self) {
+        self.edition.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What the entry costs, for the budget: text, name and bookkeeping.
@@ -270,6 +283,7 @@ impl Registry {
                 .into_boxed_slice(),
             definition,
             context,
+            edition: AtomicU32::new(0),
             registry: Arc::downgrade(&self.shared),
         });
         self.shared

@@ -2,9 +2,10 @@
 //!
 //! A [`Server`] is owned by whoever does its I/O: the task of the client it is lent to, or the
 //! pool while it is idle. It knows what it owes ([`pipeline`]), which statements are
-//! prepared on it ([`statements`]) and what its session looks like ([`session`]). Who may have it, and when, is
+//! prepared on it ([`statements`]), what it was asked last ([`Batch`]) and what its session looks like ([`session`]). Who may have it, and when, is
 //! `pool`'s.
 
+mod batch;
 pub mod cancel;
 pub mod connect;
 mod dial;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+pub use batch::Batch;
 pub use error::Error;
 pub use hosts::Hosts;
 use overlay::Overlay;
@@ -130,6 +132,8 @@ pub struct State {
     pub statements: Statements,
     /// Its unnamed statement.
     pub unnamed: Unnamed,
+    /// What its client has sent of the batch under way.
+    pub batch: Batch,
     /// As in the last ReadyForQuery.
     pub status: TxStatus,
     /// Its tracked parameters.

@@ -47,6 +47,7 @@ mod pooling;
 mod prepared;
 mod process;
 mod reload;
+mod replans;
 mod replication;
 mod samples;
 mod sessions;
