@@ -105,13 +105,12 @@ impl Relay {
                     return Ok(forward);
                 }
             }
+            // It is but a part of the reply, so that the pipeline has nothing to note.
             tag::PARAMETER_DESCRIPTION if self.holds_description(linked, frame.bytes) => {
-                linked.server.pipeline.reply(frame.tag)?;
                 return Ok(false);
             }
-            tag::ROW_DESCRIPTION | tag::NO_DATA => {
-                let batch = &mut linked.server.batch;
-                batch.release(|held| out.insert().extend_from_slice(held));
+            tag::ROW_DESCRIPTION | tag::NO_DATA if linked.server.batch.holds() => {
+                linked.server.batch.release(out.insert());
             }
             // DEALLOCATE and DISCARD are all that matter.
             tag::COMMAND_COMPLETE if frame.body().first() == Some(&b'D') => {
@@ -245,6 +244,7 @@ impl Relay {
     }
 
     /// The client gets the error, with its own names in it.
+    #[cold]
     fn pass_error(
         &self,
         linked: &mut Linked<'_>,
@@ -252,8 +252,7 @@ impl Relay {
         fields: Option<&ErrorFields<'_>>,
         out: &mut Outgoing<'_>,
     ) {
-        let batch = &mut linked.server.batch;
-        batch.release(|held| out.insert().extend_from_slice(held));
+        linked.server.batch.release(out.insert());
         match self.name_in(linked, frame.body()) {
             Some((ours, theirs)) => {
                 if fields.and_then(ErrorFields::sqlstate) == Some(NO_SUCH_STATEMENT) {

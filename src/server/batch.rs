@@ -94,13 +94,16 @@ impl Batch {
         self.held.extend_from_slice(reply);
     }
 
-    /// The client gets what was kept back.
+    /// Is a reply kept back?
     #[inline]
-    pub fn release(&mut self, put: impl FnOnce(&[u8])) {
-        if !self.held.is_empty() {
-            put(&self.held);
-            self.held.clear();
-        }
+    pub fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// The client gets what was kept back.
+    #[cold]
+    pub fn release(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.held);
     }
 }
 
