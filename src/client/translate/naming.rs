@@ -195,14 +195,17 @@ impl Relay {
             linked.owes(Expect::Forward(Request::Bind), None);
             return Ok(Step::Pass);
         }
-        let Some(named) = self.statements.get(head.statement) else {
-            linked.owes(Expect::Forward(Request::Bind), None);
-            return self.foreign(frame, &head, out);
-        };
-        if *named.statement.0.context() != self.context {
+        // A call of itself would keep it from being inlined.
+        let named = loop {
+            let Some(named) = self.statements.get(head.statement) else {
+                linked.owes(Expect::Forward(Request::Bind), None);
+                return self.foreign(frame, &head, out);
+            };
+            if *named.statement.0.context() == self.context {
+                break named;
+            }
             self.read_anew(head.statement)?;
-            return self.bind(linked, frame, out);
-        }
+        };
         linked.counters.binds.add(1);
         let statement = &named.statement.0;
         ensure(linked, statement, out);
@@ -273,13 +276,14 @@ impl Relay {
         if self.wait_for(linked, described.name, out) {
             return Ok(Step::Fenced);
         }
+        if let Some(named) = self.statements.get(described.name)
+            && *named.statement.0.context() != self.context
+        {
+            self.read_anew(described.name)?;
+        }
         if described.name.is_empty() {
             self.ensure_unnamed(linked, out);
         } else if let Some(named) = self.statements.get(described.name) {
-            if *named.statement.0.context() != self.context {
-                self.read_anew(described.name)?;
-                return self.describe(linked, frame, out);
-            }
             let limit = self.settings.max_prepared_statements;
             ensure(linked, &named.statement.0, out);
             make_room(linked, limit, out);
