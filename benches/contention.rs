@@ -381,11 +381,18 @@ fn definition(number: usize) -> Vec<u8> {
     format!("select abalance from pgbench_accounts where aid = {number}\0\0\0").into_bytes()
 }
 
+/// As a client does whose settings are those of all others.
+fn intern(registry: &prepared::Registry, definition: &[u8]) -> Arc<Statement> {
+    registry
+        .intern(definition, &registry.context(b"ISO"), usize::MAX)
+        .unwrap()
+}
+
 /// A Bind of a statement that all clients use, on a server that has it: it is found, and its name copied.
 fn bind(threads: usize) -> Vec<Work> {
     let registry = prepared::Registry::new();
     let work = |_| {
-        let statement: Arc<Statement> = registry.intern(&definition(0), usize::MAX).unwrap();
+        let statement: Arc<Statement> = intern(&registry, &definition(0));
         let (mut servers, mut out) = (Statements::default(), Vec::new());
         servers.sent(&statement, 0);
         servers.confirm(statement.id());
@@ -403,10 +410,13 @@ fn bind(threads: usize) -> Vec<Work> {
 /// A Parse of a statement that somebody holds, so that it is found.
 fn parse(registry: &prepared::Registry, number: usize) -> Work {
     let (registry, definition) = (registry.clone(), definition(number));
-    let held = registry.intern(&definition, usize::MAX).unwrap();
+    let context = registry.context(b"ISO");
+    let held = intern(&registry, &definition);
     Box::new(move |times: u64| {
         for _ in 0..times {
-            let found = registry.intern(black_box(&definition), usize::MAX).unwrap();
+            let found = registry
+                .intern(black_box(&definition), &context, usize::MAX)
+                .unwrap();
             assert_eq!(found.id(), held.id());
         }
     })

@@ -40,11 +40,18 @@ fn definition(size: usize, number: usize) -> Vec<u8> {
     definition
 }
 
+/// As a client does whose settings are those of all others.
+fn intern(registry: &Registry, definition: &[u8]) -> Arc<Statement> {
+    registry
+        .intern(definition, &registry.context(b"ISO"), LIMIT)
+        .unwrap()
+}
+
 /// A registry in use, and what keeps its statements.
 fn filled(size: usize) -> (Registry, Vec<Arc<Statement>>) {
     let registry = Registry::new();
     let held = (0..OTHERS)
-        .map(|number| registry.intern(&definition(size, number), LIMIT).unwrap())
+        .map(|number| intern(&registry, &definition(size, number)))
         .collect();
     (registry, held)
 }
@@ -52,12 +59,15 @@ fn filled(size: usize) -> (Registry, Vec<Arc<Statement>>) {
 /// `iters` times on each of as many threads as there are definitions; the time of the slowest thread.
 fn on_threads(registry: &Registry, definitions: &[Vec<u8>], iters: u64) -> Duration {
     let together = Barrier::new(definitions.len());
+    let context = registry.context(b"ISO");
     let run = |definition: &[u8]| {
         together.wait();
         let begin = Instant::now();
         for _ in 0..iters {
             drop(black_box(
-                registry.intern(black_box(definition), LIMIT).unwrap(),
+                registry
+                    .intern(black_box(definition), &context, LIMIT)
+                    .unwrap(),
             ));
         }
         begin.elapsed()

@@ -48,15 +48,15 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("SHOW SOCKETS", "The columns about buffers are 0."),
     (
         "SHOW STATS",
-        "Then `total_prepare_cache_hit`, `total_prepare_cache_miss`.",
+        "Then `total_prepare_cache_hit`, `total_prepare_cache_miss`, `total_session_look_count`, `total_pin_count`, `total_replan_count`.",
     ),
     (
         "SHOW STATS_TOTALS",
-        "Then `prepare_cache_hit`, `prepare_cache_miss`.",
+        "Then `prepare_cache_hit`, `prepare_cache_miss`, `session_look_count`, `pin_count`, `replan_count`.",
     ),
     (
         "SHOW TOTALS",
-        "Then rows for `total_prepare_cache_hit` and `total_prepare_cache_miss`.",
+        "Then rows for the same sums of ours as in `SHOW STATS`.",
     ),
     ("SHOW VERSION", "PgBouncer's number first, then pgferry's."),
     (
@@ -169,6 +169,12 @@ mod tests {
         "search_path",
         "total_prepare_cache_hit",
         "total_prepare_cache_miss",
+        "pin_count",
+        "replan_count",
+        "session_look_count",
+        "total_pin_count",
+        "total_replan_count",
+        "total_session_look_count",
     ];
 
     /// The first words of what stands between backquotes, if they are two with an underscore between them.

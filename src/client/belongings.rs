@@ -64,6 +64,11 @@ impl Belongings {
         self.must_look() || !self.holds().is_empty()
     }
 
+    /// Its settings besides the tracked parameters, by the last look; `None`: as a session begins.
+    pub fn overlay(&self) -> Option<&Overlay> {
+        self.overlay.as_ref()
+    }
+
     /// The custom settings a look has to ask for.
     pub fn names(&self) -> &[Box<[u8]>] {
         &self.names
@@ -231,7 +236,7 @@ impl Relay {
 
     /// The settings it wants of a server.
     pub fn wanted(&self, server: &State) -> Overlay {
-        let overlay = self.belongings.as_ref().and_then(|it| it.overlay.as_ref());
+        let overlay = self.belongings.as_ref().and_then(|it| it.overlay());
         overlay.unwrap_or(&server.base).clone()
     }
 }

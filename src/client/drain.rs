@@ -84,6 +84,8 @@ async fn settle(pooled: &mut Pooled, relay: &mut Relay, orderly: bool) -> Result
 /// Makes the server say all that it owes for what was sent: breaks off COPY data, and has it flush the replies of a
 /// batch whose Sync never came.
 pub(super) fn ask_for_replies(state: &mut State, out: &mut Vec<u8>) {
+    // Nobody waits for it.
+    state.batch.forget();
     let pipeline = &mut state.pipeline;
     if pipeline.takes_copy_data() {
         pipeline.end_copy();

@@ -7,7 +7,7 @@ use super::relay::{Linked, Outgoing, Relay};
 use crate::protocol::frontend::{self, Parse, Target};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::{Effect, Forget, Unnamed};
-use crate::sql::classify::{StatementChange, statement_changes};
+use crate::sql::classify::{self, StatementChange};
 
 impl Relay {
     /// A text with DEALLOCATE or DISCARD ALL. A name of the client's is not known to the server, and what
@@ -30,6 +30,7 @@ impl Relay {
             let dropped_before = forget.iter().any(|earlier| match earlier {
                 Forget::Name(dropped) => **dropped == **name,
                 Forget::All => true,
+                Forget::Settings => false,
             });
             if dropped_before || self.statements.get(name).is_none() {
                 // Not a name of ours: PostgreSQL knows it, or will say that it does not.
@@ -96,11 +97,12 @@ impl Relay {
         linked.owes(Expect::Swallow(Request::Parse), None);
     }
 
-    /// If running the text takes names away: what it takes, and its Parse with a stand-in for the name.
+    /// If running the text takes names away or changes settings: what it takes, and its Parse with a stand-in for the name.
     pub(super) fn forgetting(&self, parse: &Parse<'_>) -> (Option<Forget>, Option<Vec<u8>>) {
         // The extended protocol allows one statement in a text.
-        match statement_changes(parse.sql).into_iter().next() {
-            None => (None, None),
+        let changes = classify::changes(parse.sql);
+        match changes.statements.into_iter().next() {
+            None => (changes.settings.then_some(Forget::Settings), None),
             Some(StatementChange::DeallocateAll | StatementChange::DiscardAll) => {
                 (Some(Forget::All), None)
             }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use self::backend::Backend;
-use self::script::{Batch, script};
+use self::script::{Batch, script, settings, unhurried};
 use super::alone::Alone;
 use super::drain;
 use super::relay::{Linked, Outgoing, Relay};
@@ -30,6 +30,13 @@ use crate::server::session::{Tracked, TrackedNames};
 use crate::server::{self, State, Unnamed};
 use crate::stats::registry::{CancelKey, NewServer, Peer};
 use crate::stats::{Counters, ServerEntry};
+
+/// The one setting that there is, at its default.
+fn tracked() -> Tracked {
+    let mut tracked = Tracked::new(TrackedNames::new(&[]));
+    tracked.set(b"DateStyle", b"0");
+    tracked
+}
 
 /// A server and the bytes on their way to it.
 struct Side {
@@ -50,8 +57,9 @@ impl Side {
                 pipeline: Pipeline::default(),
                 statements: server::statements::Statements::default(),
                 unnamed: Unnamed::Empty,
+                batch: server::Batch::default(),
                 status: TxStatus::Idle,
-                tracked: Tracked::new(TrackedNames::new(&[])),
+                tracked: tracked(),
                 heard: Vec::new(),
                 overlay: Overlay::default(),
                 base: Overlay::default(),
@@ -122,6 +130,7 @@ struct Client {
 impl Client {
     fn new(id: u64, script: &[Batch], world: (&Arc<PoolSettings>, &Registry)) -> Self {
         let mut direct = Backend::default();
+        direct.reads_anew = true;
         let (mut batches, mut needed) = (Vec::new(), 0);
         for batch in script {
             let mut bytes = Vec::new();
@@ -136,7 +145,7 @@ impl Client {
         }
         Self {
             relay: Relay::new(
-                (id, Tracked::new(TrackedNames::new(&[]))),
+                (id, tracked()),
                 world.0.clone(),
                 world.1.clone(),
                 NamesHeld::default(),
@@ -187,6 +196,8 @@ enum Event {
     Answer(usize),
     /// The client vanishes.
     Leave,
+    /// Tables change, for all servers.
+    Migrate,
 }
 
 struct World {
@@ -247,6 +258,11 @@ impl World {
                 }
                 most > 0
             }),
+            Event::Migrate => {
+                let idle = self.sides.iter_mut().filter(|side| side.wire.is_empty());
+                idle.for_each(|side| side.backend.migrate());
+                true
+            }
             Event::Leave => {
                 let stays = !self.clients[at].has_left;
                 if stays {
@@ -314,6 +330,14 @@ impl World {
             self.sides[free].adopt();
         }
         let client = &mut self.clients[at];
+        let side = &mut self.sides[free];
+        if !client.relay.tracked.same_as(&side.state.tracked) {
+            side.state.tracked = client.relay.tracked.clone();
+            let value = side.state.tracked.get(0).unwrap();
+            let setting = std::str::from_utf8(value).unwrap().parse().unwrap();
+            side.adopt();
+            side.backend.adopt(setting);
+        }
         (client.waiting, client.link) = (false, Some(free));
         true
     }
@@ -543,6 +567,50 @@ fn case(clients: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
         })
 }
 
+/// Clients that change settings, and say more before the answer is in.
+fn set_cases() -> impl Strategy<Value = Case> {
+    let case = (
+        prop::collection::vec(settings(), 1..4),
+        1usize..4,
+        1usize..4,
+        prop::collection::vec((0usize..3, event()), 0..120),
+    );
+    case.prop_map(|(scripts, servers, limit, events)| Case {
+        scripts,
+        servers,
+        limit,
+        adopt_every: usize::MAX,
+        events,
+    })
+}
+
+/// Tables change again and again. A client's batch is there at once, for that is what it takes.
+fn migrations() -> impl Strategy<Value = Case> {
+    let size = || prop_oneof![1usize..12, 12usize..200, Just(10_000)];
+    let event = prop_oneof![
+        4 => Just(Event::Say(10_000)),
+        6 => size().prop_map(Event::Serve),
+        6 => size().prop_map(Event::Answer),
+        1 => Just(Event::Migrate),
+    ];
+    // A few of the clients vanish.
+    let event = prop_oneof![100 => event, 1 => Just(Event::Leave)];
+    let case = (
+        prop::collection::vec(unhurried(), 1..4),
+        1usize..4,
+        1usize..4,
+        prop_oneof![Just(usize::MAX), 1usize..5],
+        prop::collection::vec((0usize..3, event), 0..300),
+    );
+    case.prop_map(|(scripts, servers, limit, adopt_every, events)| Case {
+        scripts,
+        servers,
+        limit,
+        adopt_every,
+        events,
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 4 * ProptestConfig::default().cases,
@@ -552,6 +620,16 @@ proptest! {
 
     #[test]
     fn one_client_gets_what_a_postgresql_of_its_own_would_say(case in case(1..2)) {
+        case.run();
+    }
+
+    #[test]
+    fn every_text_is_read_under_the_settings_of_its_client(case in set_cases()) {
+        case.run();
+    }
+
+    #[test]
+    fn clients_that_wait_for_answers_do_not_notice_a_migration(case in migrations()) {
         case.run();
     }
 

@@ -33,6 +33,11 @@ impl<V> Names<V> {
         self.0.as_ref()?.get(name)
     }
 
+    /// What a name stands for, to be changed.
+    pub fn get_mut(&mut self, name: &[u8]) -> Option<&mut V> {
+        self.0.as_mut()?.get_mut(name)
+    }
+
     /// Gives a name; what it stood for before.
     pub fn insert(&mut self, name: Box<[u8]>, value: V) -> Option<V> {
         self.0.get_or_insert_default().insert(name, value)

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::belongings::Belongings;
 use super::names::Names;
+use super::reading;
 use super::statements::{NamesHeld, Statements};
 use crate::pool::PoolSettings;
-use crate::prepared::Registry;
+use crate::prepared::{self, Registry};
 use crate::server::pipeline::Expect;
 use crate::server::session::Tracked;
 use crate::server::{Doom, Effect, Forget, State};
@@ -49,6 +50,10 @@ pub struct Relay {
     pub tracked: Tracked,
     /// What it has made of its session besides; `None`: nothing.
     pub belongings: Option<Box<Belongings>>,
+    /// The settings under which its texts are read.
+    pub context: prepared::Context,
+    /// They may have changed, and the server has not said yet to what: `context` is like no other for so long.
+    pub context_is_open: bool,
     /// Portals whose run takes names away.
     pub portals: Names<Forget>,
     /// Names that were given or taken away by messages the server has not answered yet, with their batch. If an
@@ -148,6 +153,8 @@ impl Relay {
         Self {
             id,
             statements: Statements::new(names_held.clone()),
+            context: reading::context(&registry, &tracked, None),
+            context_is_open: false,
             tracked,
             belongings: None,
             portals: Names::default(),
@@ -205,6 +212,9 @@ impl Relay {
     pub fn unlink(&mut self) {
         self.fenced = false;
         self.settle();
+        if self.context_is_open {
+            self.learn_context();
+        }
         if !self.portals.is_empty() {
             self.portals.clear();
         }

@@ -127,6 +127,7 @@ impl Session {
         if belongings.is_gone(&pooled.server.state.base) {
             self.relay.belongings = None;
         }
+        self.relay.learn_context();
         self.state = State::Linked(pooled);
         if holds.is_empty() {
             if let Some(belongings) = &mut self.relay.belongings {

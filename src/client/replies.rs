@@ -2,6 +2,7 @@
 //! here, and what the pooler answers itself is put in at its place in the order.
 
 use super::relay::{Linked, Outgoing, Passing, Relay};
+use super::replan;
 use super::translate::pass_body;
 use crate::config::PoolMode;
 use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
@@ -95,7 +96,7 @@ impl Relay {
                 let (name, value) = backend::read_parameter_status(frame.body())
                     .map_err(|_| desync(frame.bytes))?;
                 if linked.server.tracked.set(name, value) {
-                    self.tracked.set(name, value);
+                    self.setting_changed(linked, name, value);
                 }
                 return Ok(true);
             }
@@ -103,6 +104,13 @@ impl Relay {
                 if let Some(forward) = linked.server.pipeline.row() {
                     return Ok(forward);
                 }
+            }
+            // It is but a part of the reply, so that the pipeline has nothing to note.
+            tag::PARAMETER_DESCRIPTION if self.holds_description(linked, frame.bytes) => {
+                return Ok(false);
+            }
+            tag::ROW_DESCRIPTION | tag::NO_DATA if linked.server.batch.holds() => {
+                linked.server.batch.release(out.insert());
             }
             // DEALLOCATE and DISCARD are all that matter.
             tag::COMMAND_COMPLETE if frame.body().first() == Some(&b'D') => {
@@ -123,6 +131,9 @@ impl Relay {
         if reply.completes.is_some_and(Request::ends_with_ready) && self.refuses_block(linked) {
             self.is_refused = true;
             return Ok(false);
+        }
+        if !reply.forward && reply.completes == Some(Request::Sync) {
+            self.run_again(linked)?;
         }
         Ok(reply.forward)
     }
@@ -188,22 +199,16 @@ impl Relay {
                     self.statements.clear();
                 }
             }
-            None => {}
+            Some(Forget::Settings) | None => {}
         }
     }
 
-    /// An error: it goes on to the client with the client's own names, and what the server will skip is undone.
+    /// An error: it goes on to the client unless what failed can be run again, and what the server will skip is undone.
     fn error(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) {
         let fields = ErrorFields::read(frame.body()).ok();
-        match self.name_in(linked, frame.body()) {
-            Some((ours, theirs)) => {
-                if fields.as_ref().and_then(ErrorFields::sqlstate) == Some(NO_SUCH_STATEMENT) {
-                    // A function has dropped them: nothing else says so, and nothing tells which are left.
-                    linked.server.statements.doubt_all();
-                }
-                backend::rename_in_error(out.insert(), frame.body(), &ours, &theirs);
-            }
-            None => out.insert().extend_from_slice(frame.bytes),
+        let runs_again = replan::is_outdated(fields.as_ref()) && self.replan(linked);
+        if !runs_again {
+            self.pass_error(linked, frame, fields.as_ref(), out);
         }
         let interrupted = fields.as_ref().and_then(ErrorFields::sqlstate) == Some(INTERRUPTED);
         let severity = fields.and_then(|fields| fields.severity());
@@ -232,6 +237,31 @@ impl Relay {
             }
             Some(effect) => self.undo(linked, effect),
             None => {}
+        }
+        if runs_again {
+            linked.server.pipeline.swallow_next();
+        }
+    }
+
+    /// The client gets the error, with its own names in it.
+    #[cold]
+    fn pass_error(
+        &self,
+        linked: &mut Linked<'_>,
+        frame: &Frame<'_>,
+        fields: Option<&ErrorFields<'_>>,
+        out: &mut Outgoing<'_>,
+    ) {
+        linked.server.batch.release(out.insert());
+        match self.name_in(linked, frame.body()) {
+            Some((ours, theirs)) => {
+                if fields.and_then(ErrorFields::sqlstate) == Some(NO_SUCH_STATEMENT) {
+                    // A function has dropped them: nothing else says so, and nothing tells which are left.
+                    linked.server.statements.doubt_all();
+                }
+                backend::rename_in_error(out.insert(), frame.body(), &ours, &theirs);
+            }
+            None => out.insert().extend_from_slice(frame.bytes),
         }
     }
 
@@ -299,7 +329,7 @@ impl Relay {
             Effect::Duplicate(name) => name.to_vec(),
             Effect::Forget(list) => list.iter().find_map(|forget| match forget {
                 Forget::Name(name) => Some(name.to_vec()),
-                Forget::All => None,
+                Forget::All | Forget::Settings => None,
             })?,
             _ => return None,
         };
@@ -312,7 +342,11 @@ impl Relay {
 fn is_read(tag: u8) -> bool {
     matches!(
         tag,
-        tag::READY_FOR_QUERY | tag::ERROR_RESPONSE | tag::PARAMETER_STATUS | tag::COMMAND_COMPLETE
+        tag::READY_FOR_QUERY
+            | tag::ERROR_RESPONSE
+            | tag::PARAMETER_STATUS
+            | tag::COMMAND_COMPLETE
+            | tag::PARAMETER_DESCRIPTION
     )
 }
 

@@ -492,7 +492,7 @@ impl Session {
                 .map(|(_, value)| value);
             if known.is_some_and(|known| known != value) {
                 backend::parameter_status(&mut told, name.as_bytes(), value);
-                self.relay.tracked.set(name.as_bytes(), value);
+                self.relay.track(name.as_bytes(), value);
             }
         }
         self.connection.queue(&told);

@@ -22,7 +22,7 @@ use crate::stats::Apart;
 pub struct UnnamedText {
     /// What follows the name in its Parse.
     pub definition: Vec<u8>,
-    /// What running it does to the client's names.
+    /// What running it does to the client's names and settings.
     pub forget: Option<Forget>,
     /// What running it may do to the session.
     pub found: Option<Arc<Found>>,
@@ -85,6 +85,13 @@ impl Statements {
     /// How many names there are.
     pub fn count(&self) -> usize {
         self.names.len()
+    }
+
+    /// A name stands for this statement from now on; nothing if there is no such name.
+    pub fn exchange(&mut self, name: &[u8], statement: Arc<Statement>) {
+        if let Some(named) = self.names.get_mut(name) {
+            named.statement = StatementRef(statement);
+        }
     }
 
     /// Gives a name to a statement.
@@ -305,7 +312,9 @@ mod tests {
     fn names_are_counted_while_they_are_held() {
         let held = NamesHeld::default();
         let registry = Registry::new();
-        let statement = registry.intern(b"select 1\0\0\0", 1 << 20).unwrap();
+        let statement = registry
+            .intern(b"select 1\0\0\0", &registry.context(b""), 1 << 20)
+            .unwrap();
         let mut statements = Statements::new(held.clone());
         statements.insert(b"s1".as_slice().into(), plain(statement.clone()));
         statements.insert(b"s2".as_slice().into(), plain(statement));

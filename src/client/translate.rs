@@ -10,7 +10,7 @@ use crate::protocol::frame::{Frame, cut};
 use crate::protocol::frontend::{self, Execute, tag};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::{Effect, Forget, Unnamed};
-use crate::sql::classify::statement_changes;
+use crate::sql::classify::{self, Changes};
 
 mod naming;
 
@@ -48,6 +48,10 @@ impl Relay {
         let mut at = 0;
         if linked.server.pipeline.owes_nothing() {
             self.settle();
+            if self.context_is_open && linked.server.pipeline.is_idle() {
+                self.learn_context();
+            }
+            self.begin_batch(linked, input);
         }
         while at < input.len() && !self.terminated {
             if self.inbound.left > 0 {
@@ -88,6 +92,7 @@ impl Relay {
             }
             at += held;
         }
+        linked.server.batch.add(input.get(..at).unwrap_or_default());
         Ok(at)
     }
 
@@ -163,19 +168,23 @@ impl Relay {
             if let Some(found) = found {
                 self.touch(&found, sql);
             }
-            let changes = if may_drop {
-                statement_changes(sql)
+            // SET LOCAL leaves nothing behind, and yet the next text is read under it.
+            let changes = if may_drop || classify::begins_with_set(sql) {
+                classify::changes(sql)
             } else {
-                Vec::new()
+                Changes::default()
             };
-            if !changes.is_empty() {
+            if !changes.statements.is_empty() {
                 if linked.server.pipeline.awaits_server() {
                     // What is under way may fail, and so decide which of the names there are.
                     self.fence(linked, out);
                     return Step::Fenced;
                 }
-                self.query_that_drops_names(linked, sql, &changes, out);
+                self.query_that_drops_names(linked, sql, &changes.statements, out);
                 return Step::Done;
+            }
+            if changes.settings {
+                self.settings_may_change();
             }
         } else if frame.len <= LOOK_AT {
             return Step::Incomplete;

@@ -1,10 +1,14 @@
 //! The one map that all workers share, touched when a client sends Parse and at no other time.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use dashmap::DashMap;
+
+use super::context::{Context, Contexts};
 
 /// What can go wrong at Parse time in the registry itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +33,9 @@ pub struct Statement {
     id: u64,
     name: Box<[u8]>,
     definition: Bytes,
+    context: Context,
+    /// How often it was outdated.
+    edition: AtomicU32,
     registry: Weak<Shared>,
 }
 
@@ -47,6 +54,23 @@ impl Statement {
     /// the parameter types (`protocol-message-formats`, Parse).
     pub fn definition(&self) -> &[u8] {
         &self.definition
+    }
+
+    /// The settings under which it is prepared: what it means under others is another statement's.
+    #[inline]
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Which edition of it is in force: what a server has of an older one is not to be used.
+    #[inline]
+    pub fn edition(&self) -> u32 {
+        self.edition.load(Ordering::Relaxed)
+    }
+
+    /// What servers have prepared so far is not to be used any more: the tables are others now.
+    pub fn outdate(&self) {
+        self.edition.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What the entry costs, for the budget: text, name and bookkeeping.
@@ -69,8 +93,70 @@ impl Drop for Statement {
             // A new entry of the same text may have taken the place meanwhile: it stays.
             shared
                 .statements
-                .remove_if(&self.definition, |_, entry| entry.strong_count() == 0);
+                .remove_if(self as &dyn Meaning, |_, entry| entry.strong_count() == 0);
         }
+    }
+}
+
+/// What makes two statements one.
+trait Meaning {
+    fn parts(&self) -> (u64, &[u8]);
+}
+
+impl Meaning for Statement {
+    fn parts(&self) -> (u64, &[u8]) {
+        (self.context.number(), &self.definition)
+    }
+}
+
+impl Meaning for (u64, &[u8]) {
+    fn parts(&self) -> (u64, &[u8]) {
+        *self
+    }
+}
+
+struct Key {
+    context: u64,
+    definition: Bytes,
+}
+
+impl Meaning for Key {
+    fn parts(&self) -> (u64, &[u8]) {
+        (self.context, &self.definition)
+    }
+}
+
+impl Hash for dyn Meaning + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+impl PartialEq for dyn Meaning + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for dyn Meaning + '_ {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for Key {}
+
+impl<'a> Borrow<dyn Meaning + 'a> for Key {
+    fn borrow(&self) -> &(dyn Meaning + 'a) {
+        self
     }
 }
 
@@ -79,7 +165,8 @@ const ENTRY_OVERHEAD: usize = 160;
 
 struct Shared {
     /// By the whole definition: a bare hash as the key would let a crafted text run another client's statement.
-    statements: DashMap<Bytes, Weak<Statement>, ahash::RandomState>,
+    statements: DashMap<Key, Weak<Statement>, ahash::RandomState>,
+    contexts: Contexts,
     prefix: String,
     next_id: AtomicU64,
     held: AtomicUsize,
@@ -92,7 +179,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// The shared map from (SQL text, parameter types) to a statement.
+/// The shared map from (SQL text, parameter types, settings) to a statement.
 #[derive(Debug, Clone)]
 pub struct Registry {
     shared: Arc<Shared>,
@@ -112,6 +199,7 @@ impl Registry {
         Self {
             shared: Arc::new(Shared {
                 statements: DashMap::with_hasher(ahash::RandomState::new()),
+                contexts: Contexts::default(),
                 prefix: format!("pgferry_{mark:016x}_"),
                 next_id: AtomicU64::new(1),
                 held: AtomicUsize::new(0),
@@ -124,12 +212,49 @@ impl Registry {
         &self.shared.prefix
     }
 
-    /// The statement of this definition, made if nobody holds one.
+    /// The context of these settings, written in any way that is the same for the same settings only.
+    pub fn context(&self, settings: &[u8]) -> Context {
+        self.shared.contexts.of(settings)
+    }
+
+    /// A context that is like no other, for a statement whose settings nobody knows yet.
+    pub fn unknown_context(&self) -> Context {
+        self.shared.contexts.unknown()
+    }
+
+    /// The statement of this definition under these settings, made if nobody holds one.
     ///
     /// `definition` is what follows the name in Parse. `limit` is `prepared_statements_memory`
     /// in bytes; a statement that somebody holds already is found even when it is reached.
-    pub fn intern(&self, definition: &[u8], limit: usize) -> Result<Arc<Statement>, Error> {
-        let found = self.shared.statements.get(definition);
+    pub fn intern(
+        &self,
+        definition: &[u8],
+        context: &Context,
+        limit: usize,
+    ) -> Result<Arc<Statement>, Error> {
+        self.find_or_insert(definition, context, limit, Bytes::copy_from_slice)
+    }
+
+    /// What the text of `statement` is under other settings, as [`intern`](Self::intern).
+    pub fn intern_under(
+        &self,
+        statement: &Statement,
+        context: &Context,
+        limit: usize,
+    ) -> Result<Arc<Statement>, Error> {
+        let definition = &statement.definition;
+        self.find_or_insert(definition, context, limit, |_| definition.clone())
+    }
+
+    fn find_or_insert(
+        &self,
+        definition: &[u8],
+        context: &Context,
+        limit: usize,
+        own: impl FnOnce(&[u8]) -> Bytes,
+    ) -> Result<Arc<Statement>, Error> {
+        let meaning = (context.number(), definition);
+        let found = self.shared.statements.get(&meaning as &dyn Meaning);
         if let Some(found) = found.and_then(|weak| weak.upgrade()) {
             return Ok(found);
         }
@@ -137,15 +262,15 @@ impl Registry {
         if held.saturating_add(definition.len()) > limit {
             return Err(Error::OverBudget { held, limit });
         }
-        Ok(self.insert(Bytes::copy_from_slice(definition)))
+        Ok(self.insert(own(definition), context.clone()))
     }
 
-    fn insert(&self, definition: Bytes) -> Arc<Statement> {
-        let mut slot = self
-            .shared
-            .statements
-            .entry(definition.clone())
-            .or_default();
+    fn insert(&self, definition: Bytes, context: Context) -> Arc<Statement> {
+        let key = Key {
+            context: context.number(),
+            definition: definition.clone(),
+        };
+        let mut slot = self.shared.statements.entry(key).or_default();
         // Another worker may have been quicker.
         if let Some(found) = slot.upgrade() {
             return found;
@@ -157,6 +282,8 @@ impl Registry {
                 .into_bytes()
                 .into_boxed_slice(),
             definition,
+            context,
+            edition: AtomicU32::new(0),
             registry: Arc::downgrade(&self.shared),
         });
         self.shared
@@ -199,11 +326,34 @@ mod tests {
 
     const LIMIT: usize = 1 << 20;
 
+    fn intern(
+        registry: &Registry,
+        definition: &[u8],
+        limit: usize,
+    ) -> Result<Arc<Statement>, Error> {
+        registry.intern(definition, &registry.context(b""), limit)
+    }
+
+    #[test]
+    fn under_other_settings_the_same_text_is_another_statement() {
+        let registry = Registry::new();
+        let german = registry.context(b"German");
+        let one = intern(&registry, b"select 1\0\0\0", LIMIT).unwrap();
+        let other = registry.intern_under(&one, &german, LIMIT).unwrap();
+        assert_ne!(one.name(), other.name());
+        assert_eq!(one.definition(), other.definition());
+        let same = registry.intern(b"select 1\0\0\0", &german, LIMIT).unwrap();
+        assert!(Arc::ptr_eq(&other, &same));
+        let held = registry.held_bytes();
+        drop((other, same));
+        assert!(registry.held_bytes() < held && registry.len() == 1);
+    }
+
     #[test]
     fn the_same_text_and_types_are_one_statement() {
         let registry = Registry::new();
-        let first = registry.intern(b"select 1\0\0\0", LIMIT).unwrap();
-        let second = registry.intern(b"select 1\0\0\0", LIMIT).unwrap();
+        let first = intern(&registry, b"select 1\0\0\0", LIMIT).unwrap();
+        let second = intern(&registry, b"select 1\0\0\0", LIMIT).unwrap();
         assert!(Arc::ptr_eq(&first, &second));
         assert!(first.name().starts_with(registry.prefix().as_bytes()));
     }
@@ -211,17 +361,15 @@ mod tests {
     #[test]
     fn other_types_are_another_statement() {
         let registry = Registry::new();
-        let untyped = registry.intern(b"select $1\0\0\0", LIMIT).unwrap();
-        let typed = registry
-            .intern(b"select $1\0\0\x01\0\0\0\x17", LIMIT)
-            .unwrap();
+        let untyped = intern(&registry, b"select $1\0\0\0", LIMIT).unwrap();
+        let typed = intern(&registry, b"select $1\0\0\x01\0\0\0\x17", LIMIT).unwrap();
         assert_ne!(untyped.name(), typed.name());
     }
 
     #[test]
     fn what_nobody_holds_is_forgotten() {
         let registry = Registry::new();
-        drop(registry.intern(b"select 1\0\0\0", LIMIT).unwrap());
+        drop(intern(&registry, b"select 1\0\0\0", LIMIT).unwrap());
         assert!(registry.is_empty());
         assert_eq!(registry.held_bytes(), 0);
     }
@@ -229,23 +377,23 @@ mod tests {
     #[test]
     fn a_name_is_never_given_twice() {
         let registry = Registry::new();
-        let first = registry.intern(b"a\0\0\0", LIMIT).unwrap().id();
-        let again = registry.intern(b"a\0\0\0", LIMIT).unwrap().id();
+        let first = intern(&registry, b"a\0\0\0", LIMIT).unwrap().id();
+        let again = intern(&registry, b"a\0\0\0", LIMIT).unwrap().id();
         assert_ne!(first, again);
     }
 
     #[test]
     fn the_budget_refuses_new_texts_and_not_held_ones() {
         let registry = Registry::new();
-        let held = registry.intern(b"select 1\0\0\0", LIMIT).unwrap();
+        let held = intern(&registry, b"select 1\0\0\0", LIMIT).unwrap();
         let limit = registry.held_bytes();
         assert!(matches!(
-            registry.intern(b"select 2\0\0\0", limit),
+            intern(&registry, b"select 2\0\0\0", limit),
             Err(Error::OverBudget { .. })
         ));
         assert!(Arc::ptr_eq(
             &held,
-            &registry.intern(b"select 1\0\0\0", limit).unwrap()
+            &intern(&registry, b"select 1\0\0\0", limit).unwrap()
         ));
     }
 
@@ -254,7 +402,7 @@ mod tests {
         let registry = Registry::new();
         let names: Vec<_> = std::thread::scope(|scope| {
             let tasks: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| registry.intern(b"select 1\0\0\0", LIMIT).unwrap()))
+                .map(|_| scope.spawn(|| intern(&registry, b"select 1\0\0\0", LIMIT).unwrap()))
                 .collect();
             tasks.into_iter().map(|task| task.join().unwrap()).collect()
         });

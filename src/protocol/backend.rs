@@ -184,6 +184,11 @@ impl<'a> ErrorFields<'a> {
         self.get(b'C')
     }
 
+    /// The function of the server's source that has raised it: for errors that share a code.
+    pub fn routine(&self) -> Option<&'a [u8]> {
+        self.get(b'R')
+    }
+
     /// The primary message, in the server's language.
     pub fn message(&self) -> Option<&'a [u8]> {
         self.get(b'M')

@@ -12,7 +12,7 @@ use super::overlay::Overlay;
 use super::pipeline::Pipeline;
 use super::session::{Tracked, TrackedNames};
 use super::statements::Statements;
-use super::{Error, Hosts, Server, State, Unnamed};
+use super::{Batch, Error, Hosts, Server, State, Unnamed};
 use crate::auth::Keyring;
 use crate::auth::server_login::{Credentials, ServerLogin, ServerStep};
 use crate::net::connection::Message;
@@ -234,6 +234,7 @@ impl Greeted {
                 pipeline: Pipeline::default(),
                 statements: Statements::default(),
                 unnamed: Unnamed::Empty,
+                batch: Batch::default(),
                 status: TxStatus::Idle,
                 tracked,
                 heard: Vec::new(),

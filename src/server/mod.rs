@@ -2,9 +2,10 @@
 //!
 //! A [`Server`] is owned by whoever does its I/O: the task of the client it is lent to, or the
 //! pool while it is idle. It knows what it owes ([`pipeline`]), which statements are
-//! prepared on it ([`statements`]) and what its session looks like ([`session`]). Who may have it, and when, is
+//! prepared on it ([`statements`]), what it was asked last ([`Batch`]) and what its session looks like ([`session`]). Who may have it, and when, is
 //! `pool`'s.
 
+mod batch;
 pub mod cancel;
 pub mod connect;
 mod dial;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+pub use batch::Batch;
 pub use error::Error;
 pub use hosts::Hosts;
 use overlay::Overlay;
@@ -78,19 +80,21 @@ impl Eq for StatementRef {}
 pub struct Named {
     /// The shared statement.
     pub statement: StatementRef,
-    /// What running it does to the client's names.
+    /// What running it does to the client's names and settings.
     pub forget: Option<Forget>,
     /// What running it may do to the session.
     pub found: Option<Arc<Found>>,
 }
 
-/// What `DEALLOCATE` or `DISCARD ALL` takes away.
+/// What running a text takes away: names (`DEALLOCATE`, `DISCARD ALL`), or what we know of the settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Forget {
     /// One name of the client's.
     Name(Box<[u8]>),
     /// All of the client's names and all that is prepared on the server.
     All,
+    /// No names, but how a text is read from then on (`SET`, `RESET`).
+    Settings,
 }
 
 /// What the unnamed statement of a server is.
@@ -128,6 +132,8 @@ pub struct State {
     pub statements: Statements,
     /// Its unnamed statement.
     pub unnamed: Unnamed,
+    /// What its client has sent of the batch under way.
+    pub batch: Batch,
     /// As in the last ReadyForQuery.
     pub status: TxStatus,
     /// Its tracked parameters.

@@ -216,6 +216,11 @@ impl<E> Pipeline<E> {
         self.batch
     }
 
+    /// The batch of the oldest request that is not answered, or an earlier one.
+    pub fn oldest_batch(&self) -> u64 {
+        self.batch.saturating_sub(self.readies as u64)
+    }
+
     /// Does the server owe nothing, and is no batch open?
     #[inline]
     pub fn is_idle(&self) -> bool {
@@ -241,6 +246,23 @@ impl<E> Pipeline<E> {
             .iter()
             .skip(1)
             .all(|entry| entry.expect.request() == Request::Sync)
+    }
+
+    /// How many of the client's messages are not answered, if these are the rest of one batch up to its Sync, and nothing
+    /// was sent behind it.
+    pub fn owed_up_to_sync(&self) -> Option<usize> {
+        let last = self.entries.back()?;
+        (self.readies == 1 && last.expect == Expect::Forward(Request::Sync)).then(|| {
+            let is_asked = |entry: &&Entry| !matches!(entry.expect, Expect::Swallow(_));
+            self.entries.iter().filter(is_asked).count()
+        })
+    }
+
+    /// What is answered next is not for the client.
+    pub fn swallow_next(&mut self) {
+        if let Some(front) = self.entries.front_mut() {
+            front.expect = Expect::Swallow(front.expect.request());
+        }
     }
 
     /// Does the server ignore everything until a Sync is sent?

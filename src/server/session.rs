@@ -137,6 +137,21 @@ impl Tracked {
         Arc::ptr_eq(&self.0, &other.0) || self.0.flat == other.0.flat
     }
 
+    /// Appends what of the values has a say in what a text means: all but `application_name`. The same bytes are the
+    /// same values.
+    pub fn put_context(&self, out: &mut Vec<u8>) {
+        let name = self.0.names.application_name();
+        for (at, value) in self.0.known.iter().enumerate() {
+            if let Some(value) = value
+                && Some(at) != name
+            {
+                out.push(1);
+                out.extend_from_slice(value);
+            }
+            out.push(0);
+        }
+    }
+
     /// The `SET`s that make a server with the values `server` fit for a client that wants these;
     /// empty if nothing has to change. A value that only one side knows is left alone.
     pub fn difference(&self, server: &Self) -> Vec<u8> {
@@ -303,6 +318,20 @@ mod tests {
                 .difference(&tracked(&[("TimeZone", "UTC")]))
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn the_name_of_an_application_has_no_say_in_what_a_text_means() {
+        let context = |values| {
+            let mut context = Vec::new();
+            tracked(values).put_context(&mut context);
+            context
+        };
+        let one = context(&[("application_name", "a"), ("TimeZone", "UTC")]);
+        assert_eq!(one, context(&[("TimeZone", "UTC")]));
+        assert_ne!(one, context(&[("TimeZone", "Asia/Tokyo")]));
+        assert_ne!(one, context(&[("IntervalStyle", "UTC")]));
+        assert_ne!(context(&[("TimeZone", "")]), context(&[]));
     }
 
     #[test]

@@ -42,6 +42,10 @@ struct Entry {
     standing: Standing,
     /// The batch that used it last.
     used: u64,
+    /// The batch that had its last Parse.
+    sent: u64,
+    /// The edition of the statement that the server has.
+    edition: u32,
 }
 
 /// The least-recently-used list of one server.
@@ -74,6 +78,9 @@ impl Statements {
             };
         };
         entry.used = batch;
+        if entry.edition != statement.edition() {
+            return Known::InDoubt;
+        }
         match entry.standing {
             Standing::Prepared => Known::Yes,
             Standing::Sent { batch: sent, .. } if sent == batch => Known::Yes,
@@ -94,12 +101,15 @@ impl Statements {
             },
             _ => Standing::Sent { count: 1, batch },
         };
+        let edition = statement.edition();
         self.entries.put(
             statement.id(),
             Entry {
+                edition,
                 statement: statement.clone(),
                 standing,
                 used: batch,
+                sent: batch,
             },
         );
     }
@@ -125,6 +135,24 @@ impl Statements {
         }
     }
 
+    /// The settings have changed since this batch began: what was prepared since then was read nobody knows how.
+    pub fn doubt_sent_since(&mut self, batch: u64) {
+        for (_, entry) in &mut self.entries {
+            if entry.sent >= batch {
+                entry.standing = Standing::InDoubt;
+            }
+        }
+    }
+
+    /// One of those that were used since this batch began is outdated, on all servers. Nearly always there is but one.
+    pub fn outdate_used_since(&mut self, batch: u64) {
+        for (_, entry) in &self.entries {
+            if entry.used >= batch {
+                entry.statement.outdate();
+            }
+        }
+    }
+
     /// Something has dropped statements here, nobody knows which.
     pub fn doubt_all(&mut self) {
         for (_, entry) in &mut self.entries {
@@ -146,9 +174,11 @@ impl Statements {
         self.entries.put(
             id,
             Entry {
+                edition: statement.edition(),
                 statement,
                 standing: Standing::InDoubt,
                 used: 0,
+                sent: 0,
             },
         );
         self.entries.demote(&id);
@@ -191,7 +221,11 @@ mod tests {
         (0..count)
             .map(|i| {
                 registry
-                    .intern(format!("select {i}\0\0\0").as_bytes(), 1 << 20)
+                    .intern(
+                        format!("select {i}\0\0\0").as_bytes(),
+                        &registry.context(b""),
+                        1 << 20,
+                    )
                     .unwrap()
             })
             .collect()
@@ -218,6 +252,26 @@ mod tests {
         assert_eq!(list.touch(&a, 2), Known::InDoubt);
         list.closed(a.id());
         assert_eq!(list.touch(&a, 2), Known::No);
+    }
+
+    #[test]
+    fn what_is_outdated_is_in_doubt_on_every_server() {
+        let [a, b] = statements(2).try_into().unwrap();
+        let mut lists = [Statements::default(), Statements::default()];
+        for list in &mut lists {
+            for (batch, statement) in [&a, &b].into_iter().enumerate() {
+                list.sent(statement, batch as u64);
+                list.confirm(statement.id());
+            }
+        }
+        lists[0].outdate_used_since(1);
+        for list in &mut lists {
+            assert_eq!(list.touch(&b, 2), Known::InDoubt);
+            assert_eq!(list.touch(&a, 2), Known::Yes);
+            list.sent(&b, 2);
+            list.confirm(b.id());
+            assert_eq!(list.touch(&b, 2), Known::Yes);
+        }
     }
 
     #[test]

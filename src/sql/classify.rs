@@ -1,12 +1,15 @@
-//! Statements whose text says that prepared statements go away: DEALLOCATE and DISCARD ALL.
+//! Statements whose text says that prepared statements go away (DEALLOCATE and DISCARD ALL), or that settings change.
 //!
-//! What is found is what the text asks for; whether the server does it, its `CommandComplete` tells.
+//! What is found is what the text asks for; whether the server does it, its `CommandComplete` and `ParameterStatus` tell.
 
 use super::lexer::{Lexer, Token, TokenKind, is_blank};
 use std::ops::Range;
 
 /// How many tokens of a statement are looked at: one more than the longest form has, to tell that it goes on.
 const WORDS: usize = 4;
+
+/// What a statement begins with that is looked for.
+const OURS: [&[u8]; 4] = [b"deallocate", b"discard", b"set", b"reset"];
 
 /// One statement that removes prepared statements.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,40 +27,76 @@ pub enum StatementChange {
     DiscardAll,
 }
 
-/// All statements in `sql` that remove prepared statements, in their order.
+/// What a text says about what comes after it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Its statements that remove prepared statements, in their order.
+    pub statements: Vec<StatementChange>,
+    /// One of its statements is a `SET` or `RESET`, or a `DISCARD ALL`.
+    pub settings: bool,
+}
+
+/// What `sql` changes for the texts after it.
 ///
 /// An ordinary text costs a look at its first keyword and a search for a `;`, and allocates nothing. A name in
 /// `U&"…"` with escapes is not found: it would take the server's encoding to know what it means.
-pub fn statement_changes(sql: &[u8]) -> Vec<StatementChange> {
-    let mut changes = Vec::new();
+pub fn changes(sql: &[u8]) -> Changes {
+    let mut changes = Changes::default();
     if !may_change(sql) {
         return changes;
     }
     let mut statement: Vec<Token> = Vec::with_capacity(WORDS);
     for token in Lexer::new(sql).filter(|token| !token.is_trivia()) {
         if token.kind == TokenKind::Semicolon {
-            changes.extend(change(sql, &statement));
+            changes.add(sql, &statement);
             statement.clear();
         } else if statement.len() < WORDS {
             statement.push(token);
         }
     }
-    changes.extend(change(sql, &statement));
+    changes.add(sql, &statement);
     changes
+}
+
+/// Does `sql` begin with `SET`, or with a longer word that does? For who knows already that it leaves nothing in its session.
+#[inline]
+pub fn begins_with_set(sql: &[u8]) -> bool {
+    sql.get(..3)
+        .is_some_and(|word| word.eq_ignore_ascii_case(b"set"))
+}
+
+/// All statements in `sql` that remove prepared statements, in their order.
+pub fn statement_changes(sql: &[u8]) -> Vec<StatementChange> {
+    changes(sql).statements
+}
+
+impl Changes {
+    fn add(&mut self, sql: &[u8], statement: &[Token]) {
+        let change = change(sql, statement);
+        let sets = statement
+            .first()
+            .is_some_and(|verb| is_word(sql, verb, b"set") || is_word(sql, verb, b"reset"));
+        self.settings |= sets || change == Some(StatementChange::DiscardAll);
+        self.statements.extend(change);
+    }
 }
 
 /// Whether `sql` begins with one of our keywords, or may have several statements.
 fn may_change(sql: &[u8]) -> bool {
     let mut rest = sql;
-    // Nearly every text begins with the letter of another keyword.
-    if !matches!(
-        sql,
-        [b'a'..=b'c' | b'e'..=b'z' | b'A'..=b'C' | b'E'..=b'Z', ..]
-    ) {
+    // Nearly every text begins with the letters of another keyword.
+    let is_other = match sql {
+        [b's' | b'S' | b'r' | b'R', b'e' | b'E', third, ..] => {
+            !matches!(third, b's' | b'S' | b't' | b'T')
+        }
+        [first, ..] => first.is_ascii_alphabetic() && !matches!(first, b'd' | b'D'),
+        [] => false,
+    };
+    if !is_other {
         let Some(first) = Lexer::new(sql).find(|token| !token.is_trivia()) else {
             return false;
         };
-        if is_word(sql, &first, b"deallocate") || is_word(sql, &first, b"discard") {
+        if OURS.iter().any(|word| is_word(sql, &first, word)) {
             return true;
         }
         rest = sql.get(first.span.start..).unwrap_or_default();
@@ -223,6 +262,43 @@ mod tests {
     }
 
     #[test]
+    fn texts_that_change_settings_are_found() {
+        for sql in [
+            "set x = 1",
+            "SET LOCAL x TO 1;",
+            "Reset all",
+            "\n/* driver */ set role a",
+            "select 1; set x = 1",
+            "begin;reset x; select 1",
+            "set/**/x = 1",
+            "discard all",
+            "SeT",
+        ] {
+            assert!(changes(sql.as_bytes()).settings, "{sql}");
+        }
+        for sql in [
+            "",
+            "s",
+            "se",
+            "select 1",
+            "settle",
+            "set_config()",
+            "resets",
+            "select 'set'; select 1",
+            "update t set x = 1",
+            "show x",
+            "discard plans",
+            "\"set\" x",
+            "deallocate all",
+            "rese",
+            "setx; select 1",
+            "-- set x",
+        ] {
+            assert!(!changes(sql.as_bytes()).settings, "{sql}");
+        }
+    }
+
+    #[test]
     fn the_span_is_that_of_the_name_as_written() {
         let sql = "select 1; deallocate prepare \"A\"\"b\" ; deallocate Foo";
         let spans: Vec<_> = statement_changes(sql.as_bytes())
@@ -242,6 +318,9 @@ mod tests {
             "select 1;\n",
             "/* x */ delete from t;",
             "discards",
+            "settle",
+            "Reverse",
+            "s",
             "",
         ] {
             assert!(!may_change(sql.as_bytes()), "{sql}");
@@ -271,11 +350,11 @@ mod tests {
 
         #[test]
         fn the_first_look_never_hides_a_change(
-            sql in "(;| |/\\*|\\*/|--|\n|'|deallocate|discard|all|a|select){0,8}"
+            sql in "(;| |/\\*|\\*/|--|\n|'|deallocate|discard|all|a|select|set|RESET){0,8}"
         ) {
             if !may_change(sql.as_bytes()) {
                 let lexed = format!("select 1;{sql}");
-                prop_assert_eq!(short(&lexed), "");
+                prop_assert_eq!(changes(lexed.as_bytes()), Changes::default());
             }
         }
     }

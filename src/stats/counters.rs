@@ -70,6 +70,8 @@ counters! {
     prepare_cache_hits,
     /// A statement was asked for and had to be prepared first.
     prepare_cache_misses,
+    /// Batches run again, unnoticed, because a statement's result was not what it was when it was prepared.
+    replans,
     /// Servers closed because their stream was not proved empty.
     server_desyncs,
     /// Servers that a client left dirty and that were brought back to a clean state.

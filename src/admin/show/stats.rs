@@ -95,6 +95,11 @@ static OWN: &[Own] = &[
         in_totals: "pin_count",
         read: |totals| totals.pins,
     },
+    Own {
+        total: "total_replan_count",
+        in_totals: "replan_count",
+        read: |totals| totals.replans,
+    },
 ];
 
 fn totals_by_database(view: &View<'_>) -> ByDatabase {

@@ -69,6 +69,7 @@ fn pool(console: &Console) {
     counters.received.add(400);
     counters.prepare_cache_hits.add(5);
     counters.prepare_cache_misses.add(2);
+    counters.replans.add(3);
 }
 
 #[tokio::test]
@@ -108,7 +109,7 @@ async fn statistics_have_sums_and_the_last_period() {
     console.averages.count_query();
     let stats = [
         "database=app total_xact_count=20 total_received=400 total_xact_time=1000 avg_xact_count=10 avg_recv=200 \
-         avg_xact_time=50 total_prepare_cache_hit=5 total_prepare_cache_miss=2",
+         avg_xact_time=50 total_prepare_cache_hit=5 total_prepare_cache_miss=2 total_replan_count=3",
         "database=pgbouncer total_xact_count=1 total_query_count=1",
     ];
     assert_eq!(shown(&console, Rights::Stats, "stats"), stats);
@@ -124,7 +125,8 @@ async fn statistics_have_sums_and_the_last_period() {
     assert_eq!(list[3], "name=total_client_bytes value=400");
     assert_eq!(list[13], "name=avg_xact_count value=10");
     assert_eq!(list[25], "name=total_prepare_cache_miss value=2");
-    assert_eq!(list.len(), 28);
+    assert_eq!(list.last().unwrap(), "name=total_replan_count value=3");
+    assert_eq!(list.len(), 29);
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,9 +257,13 @@ async fn statement_texts_are_for_administrators_and_cut() {
     let (console, _) = console();
     let statements = &console.manager.parts().statements;
     let long = format!("select '{}'\0\0\0", "é".repeat(5000));
-    let one = statements.intern(b"select 1\0\0\0", 1 << 20).unwrap();
+    let one = statements
+        .intern(b"select 1\0\0\0", &statements.context(b""), 1 << 20)
+        .unwrap();
     let _again = one.clone();
-    let _other = statements.intern(long.as_bytes(), 1 << 20).unwrap();
+    let _other = statements
+        .intern(long.as_bytes(), &statements.context(b""), 1 << 20)
+        .unwrap();
     let stats = shown(&console, Rights::Stats, "prepared");
     let name = String::from_utf8_lossy(one.name()).into_owned();
     assert_eq!(stats[0], format!("id=1 name={name} holders=2 bytes=11"));

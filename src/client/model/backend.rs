@@ -25,6 +25,8 @@ enum Kind {
     Deallocate(Vec<u8>),
     DeallocateAll,
     DiscardAll,
+    /// Other settings, by which texts are read.
+    Set(u8),
     CopyIn,
     CopyOut,
 }
@@ -45,6 +47,7 @@ impl Kind {
             ["deallocate", "all"] => Self::DeallocateAll,
             ["deallocate", name] => Self::Deallocate(name.as_bytes().to_vec()),
             ["discard", "all"] => Self::DiscardAll,
+            ["set", "x", value] => Self::Set(value.parse().unwrap()),
             ["copy", "t", "from", "stdin"] => Self::CopyIn,
             ["copy", "t", "to", "stdout"] => Self::CopyOut,
             _ => return None,
@@ -64,6 +67,10 @@ impl Kind {
 struct Statement {
     sql: Vec<u8>,
     kind: Kind,
+    /// Its result is not what it was when it was prepared.
+    outdated: bool,
+    /// The settings under which it was read.
+    setting: u8,
 }
 
 #[derive(Debug)]
@@ -90,6 +97,12 @@ fn aborted() -> Failure {
     ("25P02", text.to_owned())
 }
 
+const OUTDATED: &str = "cached plan must not change result type";
+
+fn outdated() -> Failure {
+    ("0A000", OUTDATED.to_owned())
+}
+
 fn quoted(before: &str, name: &[u8], after: &str) -> String {
     format!("{before} \"{}\" {after}", String::from_utf8_lossy(name))
 }
@@ -103,6 +116,10 @@ fn no_statement(name: &[u8]) -> Failure {
     ("26000", text)
 }
 
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent conditions, each with its own life"
+)]
 #[derive(Debug)]
 pub struct Backend {
     input: Vec<u8>,
@@ -121,6 +138,12 @@ pub struct Backend {
     /// COPY data come in; by the extended protocol?
     copy: Option<bool>,
     copied: usize,
+    /// In force; as the transaction found them; as the client knows them.
+    setting: u8,
+    before: u8,
+    reported: u8,
+    /// Are statements read again when they are used under other settings? That is what clients of a pooler get.
+    pub reads_anew: bool,
 }
 
 impl Default for Backend {
@@ -138,6 +161,10 @@ impl Default for Backend {
             skipping: false,
             copy: None,
             copied: 0,
+            setting: 0,
+            before: 0,
+            reported: 0,
+            reads_anew: false,
         }
     }
 }
@@ -157,6 +184,20 @@ impl Backend {
     /// How many named statements it has.
     pub fn prepared(&self) -> usize {
         self.statements.len()
+    }
+
+    /// The columns of all tables are others now. Not in the middle of a batch: a second time, nobody runs it again.
+    pub fn migrate(&mut self) {
+        if !self.in_batch {
+            for statement in self.statements.values_mut() {
+                statement.outdated = statement.kind.returns_rows();
+            }
+        }
+    }
+
+    /// Somebody else's settings, which everybody knows.
+    pub fn adopt(&mut self, setting: u8) {
+        (self.setting, self.before, self.reported) = (setting, setting, setting);
     }
 
     /// Bytes from the other side.
@@ -183,6 +224,11 @@ impl Backend {
             Block::In => TxStatus::InTransaction,
             Block::Failed => TxStatus::Failed,
         };
+        if self.reported != self.setting {
+            self.reported = self.setting;
+            let value = self.setting.to_string();
+            backend::parameter_status(&mut self.held, b"DateStyle", value.as_bytes());
+        }
         backend::ready_for_query(&mut self.held, status);
         self.flush();
     }
@@ -227,8 +273,17 @@ impl Backend {
             with_v: true,
             ..ErrorMessage::new("ERROR", sqlstate, &message)
         };
+        let from = self.held.len();
         backend::error_response(&mut self.held, &error);
+        if message == OUTDATED {
+            // The routine, which the pooler itself never says.
+            self.held.pop();
+            self.held.extend_from_slice(b"RRevalidateCachedQuery\0\0");
+            let length = u32::try_from(self.held.len() - from - 1).unwrap();
+            self.held[from + 1..from + 5].copy_from_slice(&length.to_be_bytes());
+        }
         self.pipelined = false;
+        self.setting = self.before;
         if self.block == Block::None {
             self.portals.clear();
         } else {
@@ -244,6 +299,7 @@ impl Backend {
         if self.block == Block::None {
             self.portals.clear();
             self.pipelined = false;
+            self.before = self.setting;
         }
     }
 
@@ -278,7 +334,12 @@ impl Backend {
             return Err(aborted());
         }
         let sql = sql.to_vec();
-        Ok(Statement { sql, kind })
+        Ok(Statement {
+            sql,
+            kind,
+            outdated: false,
+            setting: self.setting,
+        })
     }
 
     fn statement(&self, name: &[u8]) -> Result<Statement, Failure> {
@@ -297,12 +358,21 @@ impl Backend {
     }
 
     fn bind(&mut self, head: &BindHead<'_>) -> Result<(), Failure> {
-        let statement = self.statement(head.statement)?;
+        let mut statement = self.statement(head.statement)?;
+        if head.statement.is_empty() {
+            // Which settings it was read under depends on whether it had to follow its client to another server.
+            statement.setting = 0;
+        } else if self.reads_anew {
+            statement.setting = self.setting;
+        }
         if self.block == Block::Failed && !statement.kind.ends_transaction() {
             return Err(aborted());
         }
         if !head.portal.is_empty() && self.portals.contains_key(head.portal) {
             return Err(("42P03", quoted("cursor", head.portal, "already exists")));
+        }
+        if statement.outdated {
+            return Err(outdated());
         }
         let portal = Portal {
             statement,
@@ -329,6 +399,9 @@ impl Backend {
         }
         if named.target == Target::Statement {
             backend::parameter_description(&mut self.held, &[]);
+            if statement.outdated {
+                return Err(outdated());
+            }
         }
         if statement.kind.returns_rows() {
             self.row_description(&statement);
@@ -371,7 +444,7 @@ impl Backend {
             portal.fetched += count;
             let suspended = !done && limit > 0 && count == limit;
             portal.done = !suspended;
-            self.rows(&statement.sql, count);
+            self.rows(&statement, count);
             self.pipelined = true;
             if suspended {
                 backend::portal_suspended(&mut self.held);
@@ -399,8 +472,12 @@ impl Backend {
         Ok(())
     }
 
-    fn rows(&mut self, sql: &[u8], count: usize) {
-        (0..count).for_each(|_| backend::data_row(&mut self.held, &[Some(sql)]));
+    fn rows(&mut self, statement: &Statement, count: usize) {
+        let mut text = statement.sql.clone();
+        if statement.setting != 0 {
+            text.extend_from_slice(format!(" under {}", statement.setting).as_bytes());
+        }
+        (0..count).for_each(|_| backend::data_row(&mut self.held, &[Some(&text)]));
     }
 
     fn warn(&mut self, sqlstate: &str, message: &str) {
@@ -441,6 +518,7 @@ impl Backend {
                 }
             }
             Kind::Rollback => {
+                self.setting = self.before;
                 self.end_block();
                 "ROLLBACK"
             }
@@ -453,6 +531,10 @@ impl Backend {
             Kind::DeallocateAll => {
                 self.statements.clear();
                 "DEALLOCATE ALL"
+            }
+            Kind::Set(setting) => {
+                self.setting = *setting;
+                "SET"
             }
             Kind::DiscardAll => {
                 if several || self.block == Block::In {
@@ -526,7 +608,7 @@ impl Backend {
             self.portals.remove(&b""[..]);
             if let Kind::Select(count) = statement.kind {
                 self.row_description(&statement);
-                self.rows(&statement.sql, count);
+                self.rows(&statement, count);
                 backend::command_complete(&mut self.held, &format!("SELECT {count}"));
                 continue;
             }
@@ -592,6 +674,8 @@ fn split(sql: &[u8]) -> Result<Vec<Statement>, Failure> {
             Some(kind) => parts.push(Statement {
                 sql: part.to_vec(),
                 kind,
+                outdated: false,
+                setting: 0,
             }),
             None => return Err(("42601", "syntax error".to_owned())),
         }

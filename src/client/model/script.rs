@@ -185,3 +185,95 @@ pub fn script() -> impl Strategy<Value = Vec<Batch>> {
             .collect()
     })
 }
+
+/// Texts, and settings under which they are read.
+pub fn settings() -> impl Strategy<Value = Vec<Batch>> {
+    let text = || {
+        prop_oneof![
+            5 => one_of(&["select 1", "select 2", "select 3"]),
+            2 => one_of(&["set x 0", "set x 1", "set x 2"]),
+            1 => one_of(&["wrong", "select fail()"]),
+        ]
+    };
+    let whole = (name(), text()).prop_map(|(name, text)| {
+        let says = [Say::Parse(name, text), Say::Bind("", name)];
+        [&says[..], &[Say::Execute("", 0)]].concat()
+    });
+    let prepared = name().prop_map(|name| vec![Say::Bind("", name), Say::Execute("", 0)]);
+    let again = (name(), text())
+        .prop_map(|(name, text)| vec![Say::CloseStatement(name), Say::Parse(name, text)]);
+    let described = name().prop_map(|name| vec![Say::DescribeStatement(name)]);
+    let part = prop_oneof![2 => whole, 4 => prepared, 3 => again, 1 => described];
+    let extended = prop::collection::vec(part, 1..4).prop_map(|parts| {
+        let mut says = parts.concat();
+        says.push(Say::Sync);
+        says
+    });
+    let both = prop_oneof![
+        text(),
+        one_of(&[
+            "set x 1; select 2",
+            "select 1; set x 2",
+            "set x 2; select fail()"
+        ])
+    ];
+    let simple = both.prop_map(|text| vec![Say::Query(text)]);
+    let batch = (prop_oneof![3 => extended, 1 => simple], any::<bool>());
+    let batch = batch.prop_map(|(says, waits)| Batch { says, waits });
+    prop::collection::vec(batch, 1..10)
+}
+
+/// What may be run again wherever a statement is outdated: batches of one statement, none sent before the answer to the one
+/// before.
+pub fn unhurried() -> impl Strategy<Value = Vec<Batch>> {
+    let selects = || one_of(&["select 1", "select 2", "select 3", "select 5 rows", "wrong"]);
+    let named = || one_of(&["a", "b"]);
+    let run = |portal, name, describes: bool| {
+        let describe = describes.then_some(Say::DescribePortal(portal));
+        let says = [Say::Bind(portal, name)].into_iter().chain(describe);
+        says.chain([Say::Execute(portal, 0)]).collect::<Vec<_>>()
+    };
+    let prepare = (named(), selects(), any::<bool>(), any::<bool>()).prop_map(
+        move |(name, text, describes, runs)| {
+            let describe = describes.then_some(Say::DescribeStatement(name));
+            let runs = if runs {
+                run("", name, false)
+            } else {
+                Vec::new()
+            };
+            let says = [Say::Parse(name, text)].into_iter().chain(describe);
+            says.chain(runs).collect()
+        },
+    );
+    let execute = (portal(), named(), any::<bool>())
+        .prop_map(move |(portal, name, describes)| run(portal, name, describes));
+    let and_close = named().prop_map(move |name| {
+        let mut says = run("", name, false);
+        says.extend([Say::Flush, Say::CloseStatement(name)]);
+        says
+    });
+    let describe = named().prop_map(|name| vec![Say::DescribeStatement(name)]);
+    let close = named().prop_map(|name| vec![Say::CloseStatement(name)]);
+    let unnamed = selects().prop_map(move |text| {
+        let mut says = vec![Say::Parse("", text)];
+        says.extend(run("", "", true));
+        says
+    });
+    let simple = selects().prop_map(|text| vec![Say::Query(text)]);
+    let batch = prop_oneof![
+        4 => prepare,
+        6 => execute,
+        1 => and_close,
+        1 => describe,
+        1 => close,
+        1 => unnamed,
+        1 => simple,
+    ];
+    let batch = batch.prop_map(|mut says| {
+        if !matches!(says[..], [Say::Query(_)]) {
+            says.push(Say::Sync);
+        }
+        Batch { says, waits: true }
+    });
+    prop::collection::vec(batch, 1..20)
+}

@@ -16,6 +16,7 @@ use crate::protocol::{self, backend::TxStatus, rewrite};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::statements::Known;
 use crate::server::{Effect, Forget, Named, StatementRef, Unnamed};
+use crate::sql::classify;
 use crate::sql::touches::Found;
 
 impl Relay {
@@ -43,7 +44,7 @@ impl Relay {
         let parse = Parse::read(frame.body()).map_err(|error| broken(frame.body(), error))?;
         let (found, may_drop) = self.touches(parse.sql);
         let found = found.map(Arc::from);
-        let (forget, rewritten) = if may_drop {
+        let (forget, rewritten) = if may_drop || classify::begins_with_set(parse.sql) {
             self.forgetting(&parse)
         } else {
             (None, None)
@@ -89,11 +90,8 @@ impl Relay {
             self.parse_duplicate(linked, name, definition, out);
             return Ok(Step::Done);
         }
-        let budget = self
-            .settings
-            .prepared_memory
-            .saturating_sub(self.names_held.get());
-        let statement = self.registry.intern(definition, budget)?;
+        let budget = self.budget();
+        let statement = self.registry.intern(definition, &self.context, budget)?;
         self.statements.insert(
             name.into(),
             Named {
@@ -197,9 +195,16 @@ impl Relay {
             linked.owes(Expect::Forward(Request::Bind), None);
             return Ok(Step::Pass);
         }
-        let Some(named) = self.statements.get(head.statement) else {
-            linked.owes(Expect::Forward(Request::Bind), None);
-            return self.foreign(frame, &head, out);
+        // A call of itself would keep it from being inlined.
+        let named = loop {
+            let Some(named) = self.statements.get(head.statement) else {
+                linked.owes(Expect::Forward(Request::Bind), None);
+                return self.foreign(frame, &head, out);
+            };
+            if *named.statement.0.context() == self.context {
+                break named;
+            }
+            self.read_anew(head.statement)?;
         };
         linked.counters.binds.add(1);
         let statement = &named.statement.0;
@@ -241,7 +246,11 @@ impl Relay {
     }
 
     fn note_portal(&mut self, portal: &[u8], forget: Option<Forget>) {
-        if let Some(forget) = forget {
+        let Some(forget) = forget else { return };
+        if matches!(forget, Forget::All | Forget::Settings) {
+            self.settings_may_change();
+        }
+        if forget != Forget::Settings {
             self.portals.insert(portal.into(), forget);
         }
     }
@@ -266,6 +275,11 @@ impl Relay {
         }
         if self.wait_for(linked, described.name, out) {
             return Ok(Step::Fenced);
+        }
+        if let Some(named) = self.statements.get(described.name)
+            && *named.statement.0.context() != self.context
+        {
+            self.read_anew(described.name)?;
         }
         if described.name.is_empty() {
             self.ensure_unnamed(linked, out);

@@ -1,0 +1,141 @@
+//! A client's own bytes of the batch that its server works on, for as long as it may have to be run again.
+//!
+//! What is run again, and when, is `client::replan`'s. The buffer belongs to the server, so there are as many as servers and
+//! none is made for a query.
+
+/// A longer batch is not kept.
+const LONGEST: usize = 16 * 1024;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Standing {
+    /// Nothing is kept.
+    #[default]
+    Dropped,
+    /// All that the client has sent since the batch began is here.
+    Kept,
+    /// It is to be run again from this byte on, once the server is through with the failure.
+    Due(usize),
+}
+
+/// The bytes of one batch.
+#[derive(Default)]
+pub struct Batch {
+    standing: Standing,
+    bytes: Vec<u8>,
+    /// A reply to the batch's first request that the client gets only if the rest of that reply follows.
+    held: Vec<u8>,
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the bytes: they are a client's, and not for logs.
+        write!(f, "Batch({:?})", self.standing)
+    }
+}
+
+impl Batch {
+    /// The server gets the first message of a batch: is the batch worth keeping?
+    #[inline]
+    pub fn begin(&mut self, keep: bool) {
+        self.bytes.clear();
+        self.standing = if keep {
+            Standing::Kept
+        } else {
+            Standing::Dropped
+        };
+    }
+
+    /// More of what the client sends.
+    #[inline]
+    pub fn add(&mut self, bytes: &[u8]) {
+        if self.standing == Standing::Kept {
+            if self.bytes.len() + bytes.len() > LONGEST {
+                self.standing = Standing::Dropped;
+            } else {
+                self.bytes.extend_from_slice(bytes);
+            }
+        }
+    }
+
+    /// All that the client has sent since the batch began, perhaps even more than the batch.
+    pub fn kept(&self) -> Option<&[u8]> {
+        (self.standing == Standing::Kept).then_some(self.bytes.as_slice())
+    }
+
+    /// The batch is not run again.
+    pub fn forget(&mut self) {
+        self.standing = Standing::Dropped;
+    }
+
+    /// The batch is to be run again from this byte on.
+    pub fn run_again(&mut self, from: usize) {
+        self.standing = Standing::Due(from);
+        self.held.clear();
+    }
+
+    /// Is it to be run again? Then where to begin, and the bytes; [`give_back`](Self::give_back) must follow.
+    pub fn take_due(&mut self) -> Option<(usize, Vec<u8>)> {
+        let Standing::Due(from) = self.standing else {
+            return None;
+        };
+        self.standing = Standing::Dropped;
+        Some((from, std::mem::take(&mut self.bytes)))
+    }
+
+    /// The buffer, to be used again. What it holds is not run a third time.
+    pub fn give_back(&mut self, buffer: Vec<u8>) {
+        self.bytes = buffer;
+        self.standing = Standing::Dropped;
+    }
+
+    /// Keeps a reply back.
+    pub fn hold(&mut self, reply: &[u8]) {
+        self.held.clear();
+        self.held.extend_from_slice(reply);
+    }
+
+    /// Is a reply kept back?
+    #[inline]
+    pub fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// The client gets what was kept back.
+    #[cold]
+    pub fn release(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.held);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_kept_from_its_beginning_and_run_again_once() {
+        let mut batch = Batch::default();
+        batch.add(b"not kept");
+        batch.begin(true);
+        batch.add(b"one");
+        batch.add(b"two");
+        assert_eq!(batch.kept(), Some(&b"onetwo"[..]));
+        assert!(batch.take_due().is_none());
+        batch.run_again(3);
+        assert_eq!(batch.kept(), None);
+        let (from, bytes) = batch.take_due().unwrap();
+        assert_eq!((from, bytes.as_slice()), (3, &b"onetwo"[..]));
+        batch.give_back(bytes);
+        assert!(batch.kept().is_none() && batch.take_due().is_none());
+    }
+
+    #[test]
+    fn a_long_batch_is_not_kept_and_costs_no_memory() {
+        let mut batch = Batch::default();
+        batch.begin(true);
+        batch.add(b"short");
+        batch.add(&[0; LONGEST]);
+        batch.add(b"more");
+        assert_eq!(batch.kept(), None);
+        assert!(batch.bytes.capacity() < LONGEST);
+    }
+}
