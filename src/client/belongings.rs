@@ -9,6 +9,7 @@ use crate::protocol::frontend::{self, BindHead};
 use crate::server::State;
 use crate::server::look::Seen;
 use crate::server::overlay::Overlay;
+use crate::sql::lexer::Lexer;
 use crate::sql::touches::{Found, Setting, Touches, touches};
 use crate::stats::registry::PinGuard;
 
@@ -41,6 +42,8 @@ pub struct Belongings {
     /// What keeps it on its server, by the last look, and what no look can find.
     holds: Touches,
     unseen: Touches,
+    /// It may have statements of SQL's PREPARE.
+    prepares: bool,
     /// The text that touched the session last, as far as it is shown.
     text: Box<[u8]>,
     /// Its place in the list of those who keep their servers.
@@ -83,6 +86,7 @@ impl Belongings {
     pub fn saw(&mut self, seen: &Seen) {
         self.touched = Touches::NONE;
         self.holds = seen.holds;
+        self.prepares = seen.holds.contains(Touches::STATEMENTS);
         self.overlay = Some(seen.overlay.clone());
     }
 
@@ -111,6 +115,7 @@ impl Belongings {
             self.unseen = self.unseen.union(unseen);
             self.touched = self.touched.union(Touches::SETTINGS);
         }
+        self.prepares |= touches.contains(Touches::STATEMENTS) && may_prepare(text);
         self.text = text.get(..SHOWN).unwrap_or(text).into();
     }
 
@@ -127,6 +132,20 @@ impl Belongings {
     }
 }
 
+/// May a text that touches prepared statements make one? Most drop them.
+fn may_prepare(text: &[u8]) -> bool {
+    let (mut drops, mut before) = (false, false);
+    for token in Lexer::new(text).filter(|token| !token.is_trivia()) {
+        let is = |word: &[u8]| token.of(text).eq_ignore_ascii_case(word);
+        if is(b"prepare") && !before {
+            return true;
+        }
+        before = is(b"deallocate");
+        drops |= before || is(b"discard");
+    }
+    !drops
+}
+
 /// Is it a BEGIN, COMMIT or ROLLBACK, by its first letters?
 fn ends_or_begins(sql: &[u8]) -> bool {
     let begins = |word: &[u8]| {
@@ -139,6 +158,11 @@ fn ends_or_begins(sql: &[u8]) -> bool {
 }
 
 impl Relay {
+    /// May it have statements that SQL's PREPARE has made, whose names are the server's?
+    pub fn prepares_by_sql(&self) -> bool {
+        self.belongings.as_ref().is_some_and(|it| it.prepares)
+    }
+
     /// What a text that is about to be sent, or prepared, may do to the session; and whether it may do anything to
     /// prepared statements, which is part of that.
     #[inline]
@@ -172,7 +196,9 @@ impl Relay {
         belongings.note(found.touches, text);
         if found.touches.contains(Touches::BODY) {
             let named = self.settings.functions.settings();
-            named.iter().for_each(|name| belongings.name(name));
+            for name in &named {
+                belongings.name(name);
+            }
         }
         for setting in &found.settings {
             match setting {
@@ -196,7 +222,9 @@ impl Relay {
         belongings.note(found.touches, text);
         if found.touches.contains(Touches::BODY) {
             let named = self.settings.functions.settings();
-            named.iter().for_each(|name| belongings.name(name));
+            for name in &named {
+                belongings.name(name);
+            }
         }
         for setting in &found.settings {
             match setting {
@@ -221,7 +249,9 @@ impl Relay {
             let belongings = self.belongings.get_or_insert_default();
             belongings.note(ANYTHING, text);
             let named = self.settings.functions.settings();
-            named.iter().for_each(|name| belongings.name(name));
+            for name in &named {
+                belongings.name(name);
+            }
         }
     }
 

@@ -106,6 +106,12 @@ impl Relay {
             Some(StatementChange::DeallocateAll | StatementChange::DiscardAll) => {
                 (Some(Forget::All), None)
             }
+            // One that SQL's PREPARE has made, or none: PostgreSQL knows.
+            Some(StatementChange::Deallocate { name, .. })
+                if self.prepares_by_sql() && self.statements.get(&name).is_none() =>
+            {
+                (None, None)
+            }
             Some(StatementChange::Deallocate { name, span }) => {
                 let mut definition = parse.sql.get(..span.start).unwrap_or_default().to_vec();
                 definition.extend_from_slice(&self.stand_in(0));

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use tokio::time::timeout;
 
 use super::auth_query::lease;
 use super::state::Pool;
@@ -17,6 +18,9 @@ use crate::sql::functions::STATEFUL;
 
 /// How often it is seen whether they have changed.
 const PERIOD: Duration = Duration::from_secs(60);
+
+/// How long a server may take to tell.
+const LIMIT: Duration = Duration::from_secs(15);
 
 /// Something that changes when functions, triggers or rules do.
 const VERSION: &str = "SELECT pg_catalog.concat_ws(' ', \
@@ -78,7 +82,8 @@ impl Pool {
         {
             return;
         }
-        self.ask_for_functions(server).await;
+        // One that takes longer is closed: it is in the middle of an answer.
+        let _ = timeout(LIMIT, self.ask_for_functions(server)).await;
         let pool = Arc::downgrade(self);
         self.parts.workers.spawn_on(worker, async move {
             loop {
@@ -88,7 +93,7 @@ impl Pool {
                     && pool.accounting.lock().open() > 0
                     && let Ok(mut pooled) = lease(&pool, worker).await
                 {
-                    pool.ask_for_functions(&mut pooled.server).await;
+                    let _ = timeout(LIMIT, pool.ask_for_functions(&mut pooled.server)).await;
                     pool.check_in(pool.shard_of(worker), pooled);
                 }
             }

@@ -231,7 +231,7 @@ fn may_update_settings(text: &[u8]) -> bool {
         [b'p' | b'P', b'g' | b'G', b'_', ..]
         | [b'o' | b'O', b'n' | b'N', b'l' | b'L', b'y' | b'Y', ..]
         | [b'u' | b'U', b'&', ..]
-        | [b'/' | b'-', ..] => true,
+        | [b'/' | b'-' | b'(', ..] => true,
         _ => false,
     }
 }

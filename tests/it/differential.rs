@@ -334,7 +334,10 @@ fn settled(direct: &str, pooled: &str) {
 fn last_of(history: &str, client: usize) -> String {
     let own = format!(": client {client}: ");
     let lines: Vec<&str> = history.lines().filter(|line| line.contains(&own)).collect();
-    lines[lines.len().saturating_sub(std::env::var("LAST").map_or(25, |n| n.parse().unwrap()))..].join("\n")
+    lines[lines
+        .len()
+        .saturating_sub(std::env::var("LAST").map_or(25, |n| n.parse().unwrap()))..]
+        .join("\n")
 }
 
 fn seeds() -> Range<u64> {

@@ -62,6 +62,7 @@ fn a_refused_login_is_told_to_those_who_wait_though_an_outdated_server_is_in_use
     });
     let pooler = Pooler::start(|ini| {
         ini.set("default_pool_size", 2)
+            .set("follow_functions", 0)
             .set("server_check_query", "")
             .target("changed", &server.target());
     });

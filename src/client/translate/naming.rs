@@ -235,7 +235,7 @@ impl Relay {
             .statement
             .starts_with(self.registry.prefix().as_bytes())
         {
-            if self.belongings.is_some() {
+            if self.prepares_by_sql() {
                 self.touch_anything(head.statement);
             }
             return Ok(Step::Pass);
