@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use pgferry::config::{Config, ConfigHandle, Database, Host};
-use pgferry::net::Workers;
+use pgferry::net::{Worker, Workers};
 use pgferry::pool::{Learned, Manager, Pool, Pooled, Waiter};
 use pgferry::protocol::authentication::Authentication;
 use pgferry::protocol::backend::{self, TxStatus};
@@ -78,11 +78,20 @@ impl House {
 }
 
 /// A worker as `daemon::runtime` starts them.
-fn start_worker() -> tokio::runtime::Handle {
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let handle = runtime.handle().clone();
-    std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
-    handle
+fn start_worker() -> Worker {
+    let worker = Worker::new().unwrap();
+    let runs = worker.clone();
+    std::thread::spawn(move || {
+        // For timers and for connecting; it runs as long as this thread.
+        let tokio = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let _entered = tokio.enter();
+        runs.run(std::future::pending::<()>());
+    });
+    worker
 }
 
 /// A listener that logs everybody in; its port.

@@ -9,7 +9,7 @@ use tokio_postgres::{NoTls, SimpleQueryMessage};
 use super::*;
 use crate::config::{Config, ConfigHandle, Database, Host};
 use crate::net::connection::Message;
-use crate::net::{Detached, Raw, Workers};
+use crate::net::{Detached, Raw, Worker, Workers};
 use crate::pool::{Learned, Waiter};
 use crate::protocol::backend::{self, ErrorFields};
 use crate::protocol::frontend;
@@ -76,7 +76,7 @@ pub(super) fn config(port: u16) -> Config {
 }
 
 pub(super) fn console_with(config: Config) -> (Console, Arc<Process>) {
-    let workers = Workers::new(vec![tokio::runtime::Handle::current()]);
+    let workers = Workers::new(vec![Worker::guest()]);
     let manager = Arc::new(Manager::new(workers, ConfigHandle::new(config)));
     let process = Arc::new(Process::default());
     let console = Console {

@@ -161,7 +161,7 @@ impl Guest {
             local: self.local,
         };
         let session = client.log_in(wanted, self.deadline, &self.conn).await?;
-        Some(Resident::new(session, worker, self.count, admission))
+        Some(Resident::new(session, self.count, admission))
     }
 }
 
@@ -169,8 +169,8 @@ impl Guest {
 /// client, and `async` would keep some things twice, and room for a login.)
 pub struct Resident {
     stay: Stay,
-    worker: usize,
-    _count: Option<ClientCount>,
+    /// Where it is; `None` before that is known.
+    count: Option<ClientCount>,
     /// Goes along when the client moves.
     admission: Option<Admission>,
 }
@@ -196,24 +196,23 @@ impl Resident {
     pub fn logging_in(login: LoggingIn) -> Self {
         Self {
             stay: Stay::LoggingIn(login),
-            worker: 0,
-            _count: None,
+            count: None,
             admission: None,
         }
     }
 
-    fn new(session: Box<Session>, worker: usize, count: ClientCount, admission: Admission) -> Self {
+    fn new(session: Box<Session>, count: ClientCount, admission: Admission) -> Self {
         Self {
             stay: Stay::Arriving(session),
-            worker,
-            _count: Some(count),
+            count: Some(count),
             admission: Some(admission),
         }
     }
 
     fn arrive(&mut self, cx: &TaskContext<'_>) {
         if let Stay::Arriving(session) = std::mem::replace(&mut self.stay, Stay::Gone)
-            && let Ok(session) = session.arrive(self.worker)
+            && let Some(count) = &self.count
+            && let Ok(session) = session.arrive(count.worker())
         {
             session.entry().register(cx.waker());
             self.stay = Stay::Here(session);
@@ -239,7 +238,7 @@ impl Resident {
                 let workers = session.context().manager.parts().workers.clone();
                 let count = workers.count_client(worker);
                 if let Some(admission) = self.admission.take() {
-                    workers.spawn_on(worker, Self::new(session, worker, count, admission));
+                    workers.spawn_on(worker, Self::new(session, count, admission));
                 }
             }
         }
@@ -573,3 +572,8 @@ async fn greet_operator(
         conn,
     })
 }
+
+/// What there is once for each client that is connected, idle or not: no more than what the allocator's classes of 448 and
+/// 96 bytes hold.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Session>() <= 448 && size_of::<Resident>() <= 96);

@@ -21,7 +21,7 @@ impl Session {
     pub(super) fn is_at_rest(&self) -> bool {
         let mine = self.connection.kept.is_empty() && !self.connection.has_backlog();
         match &self.state {
-            State::Idle => mine && self.moves_to.is_none(),
+            State::Idle => mine && !self.moves,
             State::Linked(pooled) => {
                 let server = &pooled.server;
                 mine && server.state.pipeline.is_idle()
@@ -96,7 +96,7 @@ impl Session {
             self.entry.keep_order(Order::ServerOutdated);
         }
         if orders.has(Order::Move) {
-            self.moves_to = Some(self.entry.goal()).filter(|&goal| goal != self.worker);
+            self.moves = self.entry.goal() != self.worker;
         }
         if orders.has(Order::CancelWaiting) && phase == Phase::Waiting {
             self.cancel_waiting(cx);

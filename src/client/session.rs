@@ -85,14 +85,12 @@ pub struct Session {
     /// Kept bytes may hold a message that can be dealt with now.
     pub(super) kept_is_due: bool,
     /// They can't, before there are so many of them.
-    pub(super) kept_wanted: usize,
-    /// The queue was entered at this time.
-    pub(super) queued: u64,
+    pub(super) kept_wanted: u32,
     /// The query that runs began at this time; 0: none does.
     pub(super) query_began: u64,
     pub(super) transaction_began: u64,
-    /// It is to move to this worker as soon as it has no server.
-    pub(super) moves_to: Option<usize>,
+    /// It is to move to its [goal](ClientEntry::goal) as soon as it has no server.
+    pub(super) moves: bool,
 }
 
 /// What a session is made of.
@@ -128,10 +126,9 @@ impl Session {
             relay: parts.relay,
             waiter: None,
             state: State::Idle,
-            queued: 0,
             query_began: 0,
             transaction_began: 0,
-            moves_to: None,
+            moves: false,
         }
     }
 
@@ -218,8 +215,8 @@ impl Session {
     // ---- idle ------------------------------------------------------------------------------
 
     fn poll_idle(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
-        if let Some(worker) = self.moves_to.take() {
-            return Step::Move(worker);
+        if std::mem::take(&mut self.moves) {
+            return Step::Move(self.entry.goal());
         }
         if let Some(step) = self.flush_client(cx) {
             return step;
@@ -285,7 +282,7 @@ impl Session {
     /// More came of what is kept already.
     pub(super) fn keep_more(&mut self, read: &[u8]) {
         self.connection.keep(read);
-        self.kept_is_due = self.connection.kept.len() >= self.kept_wanted;
+        self.kept_is_due = self.connection.kept.len() >= self.kept_wanted as usize;
     }
 
     /// What is kept now is the beginning of a message: it is not looked at again with every piece of a long one, but
@@ -300,7 +297,7 @@ impl Session {
         self.kept_wanted = if waits_for_server {
             0
         } else {
-            whole.min(2 * kept.len())
+            u32::try_from(whole.min(2 * kept.len())).unwrap_or(u32::MAX)
         };
     }
 
@@ -362,13 +359,12 @@ impl Session {
         if let Some(error) = self.pool.cached_error() {
             return Step::End(error.into());
         }
-        self.queued = now;
         self.entry.clear_notified();
-        self.entry.request_begins(self.queued);
-        self.entry.enter(Phase::Waiting, self.queued);
+        self.entry.request_begins(now);
+        self.entry.enter(Phase::Waiting, now);
         self.state = State::Waiting;
         let waiter = self.waiter.get_or_insert_default();
-        self.pool.enqueue(self.shard, waiter, self.queued);
+        self.pool.enqueue(self.shard, waiter, now);
         Step::Again
     }
 
@@ -388,7 +384,8 @@ impl Session {
                 };
                 let now = self.registry.turn();
                 if let Some(counters) = self.pool.counters(self.worker) {
-                    counters.wait_time.add(now.saturating_sub(self.queued));
+                    let queued = self.entry.request_time();
+                    counters.wait_time.add(now.saturating_sub(queued));
                 }
                 self.kept_is_due = true;
                 return self.link(pooled, now).unwrap_or(Step::Again);

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::defer;
 use super::listen::{Listeners, SocketFile};
@@ -18,9 +17,6 @@ use crate::pool::tcp_options;
 
 /// How long accepting pauses when the process is out of file descriptors.
 const PAUSE: Duration = Duration::from_secs(5);
-
-/// Less than most limits of a login, and hardly ever.
-const TICK: Duration = Duration::from_secs(15);
 
 /// What a connection is served with.
 #[derive(Clone)]
@@ -80,8 +76,8 @@ async fn serve_operator(context: &Context, console: &Console, operator: Operator
 /// The listening sockets at work.
 pub struct Acceptors {
     tcp: CancellationToken,
-    /// Ended when dropped.
-    _tasks: JoinSet<()>,
+    /// Ends what accepts when dropped.
+    _all: DropGuard,
     /// Removed from the file system when we go.
     _files: Vec<SocketFile>,
 }
@@ -89,42 +85,38 @@ pub struct Acceptors {
 impl Acceptors {
     /// Begins to accept.
     pub fn start(listeners: Listeners, reception: &Reception) -> io::Result<Self> {
-        let tcp = CancellationToken::new();
-        let mut tasks = JoinSet::new();
+        let all = CancellationToken::new();
+        let tcp = all.child_token();
         // On the first worker, which is always in use: with few of them most connections need not change threads.
-        let workers = &reception.context.manager.parts().workers;
-        let worker = workers.handle(0);
-        let _registers_here = worker.enter();
+        let worker = reception.context.manager.parts().workers.worker(0);
         for listener in listeners.tcp {
             let config = reception.context.config.load();
-            let listener = Listener::tcp(listener, &tcp_options(&config))?;
+            let listener = Listener::tcp(listener, &tcp_options(&config), worker.reactor())?;
             let (reception, stop) = (reception.clone(), tcp.clone());
-            let accepting = async move {
+            worker.spawn(async move {
                 tokio::select! {
                     () = accept_all(&listener, &reception) => {}
                     () = defer::follow(&listener, reception.defers.clone()) => {}
                     // Dropping the listener makes new connections fail at once.
                     () = stop.cancelled() => {}
                 }
-            };
-            tasks.spawn_on(accepting, worker);
-        }
-        for worker in 0..workers.count() {
-            tasks.spawn_on(tick(), workers.handle(worker));
+            });
         }
         let mut files = Vec::new();
         for socket in listeners.unix {
             files.extend(socket.file);
-            let listener = Listener::unix(socket.listener)?;
-            let reception = reception.clone();
-            tasks.spawn_on(
-                async move { accept_all(&listener, &reception).await },
-                worker,
-            );
+            let listener = Listener::unix(socket.listener, worker.reactor())?;
+            let (reception, stop) = (reception.clone(), all.clone());
+            worker.spawn(async move {
+                tokio::select! {
+                    () = accept_all(&listener, &reception) => {}
+                    () = stop.cancelled() => {}
+                }
+            });
         }
         Ok(Self {
             tcp,
-            _tasks: tasks,
+            _all: all.drop_guard(),
             _files: files,
         })
     }
@@ -147,14 +139,6 @@ fn is_exhaustion(error: &io::Error) -> bool {
                 | nix::errno::Errno::ENOMEM
         )
     )
-}
-
-/// Keeps a timer in the worker that calls this. One that is due before all others wakes the thread that sets it, by two
-/// system calls, and that is what the time limit of a login would be on a worker with no other timer.
-async fn tick() {
-    loop {
-        tokio::time::sleep(TICK).await;
-    }
 }
 
 async fn accept_all(listener: &Listener, reception: &Reception) {

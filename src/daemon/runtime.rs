@@ -1,5 +1,6 @@
-//! The shape of the runtime: one thread for each worker, each with a runtime of its own, and the main thread for what
-//! is not a client's: accepting, signals, sweeps. No other file knows this.
+//! The shape of the runtime: one thread for each worker, and the main thread for what is not a client's: signals,
+//! sweeps. Tokio runs on the main thread; timers and the like that a worker's tasks use are served from there. No other
+//! file knows this.
 
 use std::io;
 use std::sync::mpsc;
@@ -9,10 +10,10 @@ use nix::unistd::{Pid, gettid};
 use tokio::runtime::{Builder, Runtime as Tokio};
 use tokio_util::sync::CancellationToken;
 
-use crate::net::{Workers, batch};
+use crate::net::{Worker, Workers, batch};
 use crate::stats::clock;
 
-/// The worker threads, and the main thread's runtime.
+/// The worker threads, and tokio's runtime of the main thread.
 #[derive(Debug)]
 pub struct Runtime {
     /// How other rooms start tasks on workers.
@@ -32,18 +33,14 @@ impl Runtime {
             count => count,
         };
         let stop = CancellationToken::new();
-        let (mut handles, mut threads, mut joins) = (Vec::new(), Vec::new(), Vec::new());
+        let control = Builder::new_current_thread().enable_all().build()?;
+        let (mut workers, mut threads, mut joins) = (Vec::new(), Vec::new(), Vec::new());
         let (tell, told) = mpsc::channel();
         for number in 0..count {
-            let runtime = Builder::new_current_thread()
-                .enable_all()
-                .on_thread_park(|| {
-                    batch::flush();
-                    clock::end_turn();
-                })
-                .build()?;
-            handles.push(runtime.handle().clone());
+            let worker = Worker::new()?;
+            workers.push(worker.clone());
             let (stop, tell) = (stop.clone(), tell.clone());
+            let tokio = control.handle().clone();
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
             joins.push(thread.spawn(move || {
                 // Whoever asked waits for it.
@@ -52,14 +49,14 @@ impl Runtime {
                     tracing::debug!("no io_uring ({error}): every send is a system call");
                 }
                 clock::keep_turns();
-                runtime.block_on(stop.cancelled());
+                let _entered = tokio.enter();
+                worker.run(stop.cancelled());
                 batch::stop();
             })?);
             threads.extend(told.recv());
         }
-        let control = Builder::new_current_thread().enable_all().build()?;
         Ok(Self {
-            workers: Workers::new(handles),
+            workers: Workers::new(workers),
             threads,
             control,
             stop,
@@ -73,7 +70,7 @@ impl Runtime {
         let result = self.control.block_on(main);
         self.stop.cancel();
         for thread in self.joins {
-            // A worker whose runtime panicked has said so; there is nothing left to stop.
+            // A worker that panicked has said so; there is nothing left to stop.
             let _ = thread.join();
         }
         result

@@ -122,7 +122,10 @@ pub async fn watch(workers: &Workers, period: Option<Duration>, tell: impl Fn())
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
+    use crate::net::Worker;
 
     #[test]
     fn each_state_is_one_assignment() {
@@ -183,15 +186,18 @@ mod tests {
 
     #[test]
     fn the_watchdog_hears_nothing_while_a_worker_does_not_turn() {
-        let runtime = || {
-            tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(1)
-                .enable_all()
-                .build()
-                .unwrap()
-        };
-        let (main, first, second) = (runtime(), runtime(), runtime());
-        let workers = Workers::new(vec![first.handle().clone(), second.handle().clone()]);
+        let main = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let pair = [Worker::new().unwrap(), Worker::new().unwrap()];
+        let stop = CancellationToken::new();
+        let threads = pair.clone().map(|worker| {
+            let stop = stop.clone();
+            std::thread::spawn(move || worker.run(stop.cancelled()))
+        });
+        let workers = Workers::new(pair.to_vec());
         let (told, tells) = std::sync::mpsc::channel();
         let watched = workers.clone();
         let watching = main.spawn(async move {
@@ -219,5 +225,9 @@ mod tests {
         let_go.send(()).unwrap();
         tells.recv_timeout(patience).unwrap();
         watching.abort();
+        stop.cancel();
+        for thread in threads {
+            thread.join().unwrap();
+        }
     }
 }

@@ -17,7 +17,15 @@ pub struct Connection {
     /// Read and not used yet: usually nothing, else the beginning of a message, or messages
     /// whose turn has not come.
     pub kept: Vec<u8>,
-    backlog: Vec<u8>,
+    /// Nearly always nothing, so it takes no more room than that.
+    backlog: Option<Box<Backlog>>,
+}
+
+/// What the socket has not taken yet.
+#[derive(Debug, Default)]
+struct Backlog {
+    bytes: Vec<u8>,
+    /// So many of them it has taken.
     sent: usize,
 }
 
@@ -47,8 +55,7 @@ impl Connection {
         Self {
             stream,
             kept: Vec::new(),
-            backlog: Vec::new(),
-            sent: 0,
+            backlog: None,
         }
     }
 
@@ -84,7 +91,7 @@ impl Connection {
     #[inline]
     pub fn send(&mut self, cx: &mut Context<'_>, mut data: &[u8]) -> io::Result<()> {
         // (A stream that has something of its own left to send takes nothing, and registers the waker.)
-        if self.backlog.is_empty() {
+        if self.backlog.is_none() {
             while !data.is_empty() {
                 match self.stream.poll_write(cx, data) {
                     Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
@@ -100,38 +107,41 @@ impl Connection {
 
     /// Adds to what is waiting to be sent; it goes with the next flush.
     pub fn queue(&mut self, data: &[u8]) {
-        put(&mut self.backlog, data);
+        if !data.is_empty() {
+            put(&mut self.backlog.get_or_insert_default().bytes, data);
+        }
     }
 
     /// Is there something the socket has not taken yet? While there is, whoever produces it should
     /// not be read.
     #[inline]
     pub fn has_backlog(&self) -> bool {
-        !self.backlog.is_empty() || self.stream.wants_write()
+        self.backlog.is_some() || self.stream.wants_write()
     }
 
     /// How many bytes the socket has not taken yet.
     #[inline]
     pub fn backlog(&self) -> usize {
-        self.backlog.len() - self.sent
+        let backlog = self.backlog.as_ref();
+        backlog.map_or(0, |backlog| backlog.bytes.len() - backlog.sent)
     }
 
     /// Sends what is waiting; `Ready` when nothing is left.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(rest) = self
-            .backlog
-            .get(self.sent..)
-            .filter(|rest| !rest.is_empty())
-        {
+        while let Some(backlog) = &mut self.backlog {
+            let rest = backlog.bytes.get(backlog.sent..).unwrap_or_default();
+            if rest.is_empty() {
+                scratch::give_buffer(std::mem::take(&mut backlog.bytes));
+                self.backlog = None;
+                break;
+            }
             match self.stream.poll_write(cx, rest) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(n)) => self.sent += n,
+                Poll::Ready(Ok(n)) => backlog.sent += n,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             }
         }
-        self.sent = 0;
-        empty(&mut self.backlog);
         self.stream.poll_flush(cx)
     }
 

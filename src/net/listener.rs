@@ -3,15 +3,16 @@
 //! Accepted sockets inherit most options from the one that listens (tcp(7), socket(7)), so those that nearly every
 //! configuration wants are set there, once, instead of for every connection.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 
 use socket2::SockRef;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
+use super::reactor::{Place, Reactor};
 use super::socket::Raw;
 use super::stream::{Detached, TcpOptions};
 use super::sys;
@@ -20,20 +21,24 @@ use crate::stats::registry::Peer;
 /// So many connections are accepted before others get a turn.
 const AT_ONCE: usize = 32;
 
-/// A listening socket, registered with the runtime that it was made on.
+/// A listening socket, registered with one worker.
 #[derive(Debug)]
-pub enum Listener {
-    /// TCP.
+pub struct Listener {
+    /// (Closed before its place is given up.)
+    socket: Listening,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Listening {
     Tcp {
-        /// The socket.
-        socket: AsyncFd<std::net::TcpListener>,
+        socket: std::net::TcpListener,
         /// Where accepted connections arrive; `None`: each has to be asked, as this is any address of ours.
         local: Option<SocketAddr>,
         /// Do accepted sockets have `tcp_keepalive`?
         keepalive: bool,
     },
-    /// A Unix socket.
-    Unix(AsyncFd<UnixListener>),
+    Unix(UnixListener),
 }
 
 /// A connection that somebody has just made to us.
@@ -49,21 +54,31 @@ pub struct Accepted {
 
 impl Listener {
     /// Registers a socket that listens and does not block. What it accepts will have the usual ones of these options.
-    pub fn tcp(listener: std::net::TcpListener, options: &TcpOptions) -> io::Result<Self> {
+    pub fn tcp(
+        listener: std::net::TcpListener,
+        options: &TcpOptions,
+        reactor: &Arc<Reactor>,
+    ) -> io::Result<Self> {
         let socket = SockRef::from(&listener);
         socket.set_tcp_nodelay(true)?;
         socket.set_keepalive(options.keepalive)?;
         let address = listener.local_addr().ok();
-        Ok(Self::Tcp {
+        let socket = Listening::Tcp {
             local: address.filter(|address| !address.ip().is_unspecified()),
             keepalive: options.keepalive,
-            socket: sys::register(listener)?,
-        })
+            socket: listener,
+        };
+        Self::register(socket, reactor)
     }
 
     /// Registers a socket that listens and does not block.
-    pub fn unix(listener: UnixListener) -> io::Result<Self> {
-        sys::register(listener).map(Self::Unix)
+    pub fn unix(listener: UnixListener, reactor: &Arc<Reactor>) -> io::Result<Self> {
+        Self::register(Listening::Unix(listener), reactor)
+    }
+
+    fn register(socket: Listening, reactor: &Arc<Reactor>) -> io::Result<Self> {
+        let place = reactor.register(&socket)?;
+        Ok(Self { socket, place })
     }
 
     /// Waits for a connection, and passes on those that are there, each with the options that are wanted by then.
@@ -73,47 +88,45 @@ impl Listener {
         options: impl Fn() -> TcpOptions,
         mut receive: impl FnMut(Accepted),
     ) -> io::Result<bool> {
-        match self {
-            Self::Tcp {
-                socket,
-                local,
-                keepalive,
-            } => {
-                let accept = |accepted, peer| {
-                    tcp((accepted, peer), *local, (&options(), *keepalive)).map(&mut receive);
-                };
-                accept_some(socket, accept).await
-            }
-            Self::Unix(socket) => {
-                let accept = |accepted: OwnedFd, _| {
-                    let raw = Raw::Unix(accepted.into());
-                    receive(Accepted {
-                        peer: raw.peer(),
-                        local: None,
-                        socket: Detached::Plain(raw.into()),
-                    });
-                };
-                accept_some(socket, accept).await
+        let seen = poll_fn(|cx| self.place.poll_readable(cx)).await;
+        for _ in 0..AT_ONCE {
+            match sys::accept(&self.socket) {
+                Ok(accepted) => {
+                    let accepted = self.socket.complete(accepted, &options);
+                    accepted.map(&mut receive);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.place.is_empty(seen);
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
             }
         }
+        Ok(true)
     }
 }
 
-async fn accept_some<L: AsRawFd + AsFd>(
-    listener: &AsyncFd<L>,
-    mut receive: impl FnMut(OwnedFd, Option<SocketAddr>),
-) -> io::Result<bool> {
-    let mut ready = listener.ready(Interest::READABLE).await?;
-    for _ in 0..AT_ONCE {
-        match ready.try_io(sys::accept) {
-            Ok(accepted) => {
-                let (accepted, peer) = accepted?;
-                receive(accepted, peer);
+impl Listening {
+    /// `None`: it is gone already.
+    fn complete(
+        &self,
+        (accepted, peer): (OwnedFd, Option<SocketAddr>),
+        options: impl Fn() -> TcpOptions,
+    ) -> Option<Accepted> {
+        match self {
+            Self::Tcp {
+                local, keepalive, ..
+            } => tcp((accepted, peer), *local, (&options(), *keepalive)),
+            Self::Unix(_) => {
+                let raw = Raw::Unix(accepted.into());
+                Some(Accepted {
+                    peer: raw.peer(),
+                    local: None,
+                    socket: Detached::Plain(raw.into()),
+                })
             }
-            Err(_nobody) => return Ok(false),
         }
     }
-    Ok(true)
 }
 
 fn tcp(
@@ -133,12 +146,18 @@ fn tcp(
     })
 }
 
-impl AsFd for Listener {
+impl AsFd for Listening {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp { socket, .. } => socket.as_fd(),
             Self::Unix(listener) => listener.as_fd(),
         }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -149,7 +168,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::net::Connection;
+    use crate::net::{Connection, executor};
 
     fn on(keepalive: bool) -> TcpOptions {
         TcpOptions {
@@ -163,7 +182,10 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
         let there = SocketAddr::from(([127, 0, 0, 1], port));
-        (Listener::tcp(listener, options).unwrap(), there)
+        (
+            Listener::tcp(listener, options, &executor::reactor().unwrap()).unwrap(),
+            there,
+        )
     }
 
     async fn accept(listener: &Listener, options: &TcpOptions) -> Accepted {

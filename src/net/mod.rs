@@ -4,7 +4,9 @@
 pub mod batch;
 pub mod connection;
 pub mod dns;
+pub mod executor;
 mod listener;
+mod reactor;
 pub mod scratch;
 mod socket;
 pub mod stream;
@@ -14,6 +16,7 @@ pub mod workers;
 
 pub use connection::Connection;
 pub use dns::Names;
+pub use executor::Worker;
 pub use listener::{Accepted, Listener};
 pub use socket::Raw;
 pub use stream::{Address, Detached, Stream, TcpOptions};

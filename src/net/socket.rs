@@ -4,17 +4,16 @@
 //! on a worker leaves with the thread's next [`batch`]; for the caller it is sent.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
-use super::{batch, sys};
+use super::reactor::Place;
+use super::{batch, executor};
 
 /// A non-blocking stream socket that no worker knows of.
 #[derive(Debug)]
@@ -28,7 +27,9 @@ pub enum Raw {
 /// A socket and what a batch could not get rid of.
 #[derive(Debug)]
 pub(super) struct Shared {
-    socket: AsyncFd<Raw>,
+    /// (Closed before its place is given up.)
+    raw: Raw,
+    place: Place,
     /// Is there something in `unsent`?
     is_held: AtomicBool,
     unsent: Mutex<Option<Box<Unsent>>>,
@@ -60,11 +61,11 @@ impl From<Raw> for Loose {
     }
 }
 
-impl AsRawFd for Raw {
-    fn as_raw_fd(&self) -> RawFd {
+impl AsFd for Raw {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tcp(socket) => socket.as_raw_fd(),
-            Self::Unix(socket) => socket.as_raw_fd(),
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
         }
     }
 }
@@ -87,7 +88,7 @@ impl Raw {
 
 impl AsFd for Shared {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.raw.as_fd()
     }
 }
 
@@ -100,7 +101,7 @@ impl Shared {
 
     /// Tries once.
     pub(super) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.get_ref().write(bytes)
+        self.raw.write(bytes)
     }
 
     /// Keeps what a batch could not send; the socket's task sends it before anything else.
@@ -123,7 +124,7 @@ impl Shared {
             match self.send(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // What the reactor knows may be older than this refusal: once more before waiting.
-                    ready!(self.socket.poll_write_ready(cx))?.clear_ready();
+                    ready!(self.place.poll_room(cx, &self.raw))?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 sent => return Poll::Ready(sent),
@@ -158,7 +159,8 @@ impl Socket {
     /// Registers a non-blocking socket with the worker that calls this.
     pub fn new(socket: Loose) -> io::Result<Self> {
         Ok(Self(Arc::new(Shared {
-            socket: sys::register(socket.raw)?,
+            place: executor::reactor()?.register(&socket.raw)?,
+            raw: socket.raw,
             is_held: AtomicBool::new(socket.unsent.is_some()),
             unsent: Mutex::new(socket.unsent),
         })))
@@ -169,17 +171,20 @@ impl Socket {
     pub fn loosen(self) -> io::Result<Loose> {
         self.settle();
         match Arc::try_unwrap(self.0) {
-            Ok(shared) => Ok(Loose {
-                raw: shared.socket.into_inner(),
-                unsent: shared.unsent.into_inner(),
-            }),
+            Ok(shared) => {
+                shared.place.remove(&shared.raw)?;
+                Ok(Loose {
+                    raw: shared.raw,
+                    unsent: shared.unsent.into_inner(),
+                })
+            }
             Err(_) => Err(io::ErrorKind::ResourceBusy.into()),
         }
     }
 
     /// The socket itself.
     pub fn raw(&self) -> &Raw {
-        self.0.socket.get_ref()
+        &self.0.raw
     }
 
     /// Reads into `buf`; 0 is the end of the stream.
@@ -188,17 +193,25 @@ impl Socket {
     /// must poll until it is told `Pending`.
     #[inline]
     pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if self.0.place.waits_already(cx) {
+            return Poll::Pending;
+        }
+        self.try_read(cx, buf)
+    }
+
+    fn try_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        let Shared { raw, place, .. } = &*self.0;
         loop {
-            let mut ready = ready!(self.0.socket.poll_read_ready(cx))?;
-            match ready.get_inner().read(buf) {
+            let seen = ready!(place.poll_readable(cx));
+            match raw.read(buf) {
                 Ok(read) => {
                     // A short read has emptied an edge-triggered socket.
                     if 0 < read && read < buf.len() {
-                        ready.clear_ready();
+                        place.was_short(seen);
                     }
                     return Poll::Ready(Ok(read));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => place.is_empty(seen),
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
@@ -258,6 +271,14 @@ impl Socket {
     /// Runs `test` if the reactor has noticed something to read; else it is `WouldBlock`. If `test` is told so by the
     /// socket, that is remembered.
     pub fn if_readable<T>(&self, test: impl FnOnce(&Raw) -> io::Result<T>) -> io::Result<T> {
-        self.0.socket.try_io(Interest::READABLE, test)
+        let Shared { raw, place, .. } = &*self.0;
+        let Some(seen) = place.is_readable() else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        test(raw).inspect_err(|error| {
+            if error.kind() == io::ErrorKind::WouldBlock {
+                place.is_empty(seen);
+            }
+        })
     }
 }

@@ -1,5 +1,5 @@
-//! What can only be had through `unsafe`, which is in no other file: many sends in one system call, by io_uring, the
-//! registration of a socket with the reactor, and a connection accepted with its address and its flags at once.
+//! What can only be had through `unsafe`, which is in no other file: many sends in one system call, by io_uring, and a
+//! connection accepted with its address and its flags at once.
 //!
 //! The ring is used as a plain call, not as a driver: [`Ring::send_all`] comes back when each send has been tried, so
 //! the kernel holds no buffer of ours between two calls.
@@ -13,23 +13,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use io_uring::{IoUring, opcode, types};
 use nix::libc::{self, MSG_DONTWAIT, MSG_NOSIGNAL};
 use socket2::SockAddr;
-use tokio::io::unix::AsyncFd;
-
-use super::socket::Raw;
-
-/// What owns its descriptor, and names the same one for as long as it lives.
-pub trait Owner: AsRawFd {}
-
-impl Owner for Raw {}
-impl Owner for std::net::TcpListener {}
-impl Owner for std::os::unix::net::UnixListener {}
-
-/// Registers a non-blocking socket with the runtime of the thread that calls this.
-pub fn register<S: Owner>(socket: S) -> io::Result<AsyncFd<S>> {
-    // SAFETY: an `Owner` keeps its descriptor; `AsyncFd` hands it out by shared reference only, and deregisters it before
-    // it is dropped.
-    Ok(unsafe { AsyncFd::register(socket) }?)
-}
 
 /// The next connection of a listening socket, non-blocking and closed on exec, and the address of its other end if it
 /// has one. (What std offers takes a system call more for each of the two.)

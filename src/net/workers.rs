@@ -1,6 +1,6 @@
 //! The worker threads, as the rooms see them that have tasks to start.
 //!
-//! `daemon::runtime` makes the threads, each with a runtime of its own, and hands this list down. A task
+//! `daemon::runtime` makes the threads, each of which runs a [`Worker`], and hands this list down. A task
 //! started on a worker stays there for life.
 //!
 //! Not all of them have to be in use. A thread with much to do finds several sockets ready each time it
@@ -11,8 +11,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::runtime::Handle;
-use tokio_util::task::TaskTracker;
+use super::executor::Worker;
 
 /// The worker threads.
 #[derive(Debug, Clone)]
@@ -22,29 +21,27 @@ pub struct Workers {
 
 #[derive(Debug)]
 struct Shared {
-    handles: Vec<Handle>,
+    workers: Vec<Worker>,
     in_use: AtomicUsize,
     clients: Vec<AtomicUsize>,
-    tasks: TaskTracker,
 }
 
 impl Workers {
-    /// The workers whose runtimes these are. There must be at least one.
-    pub fn new(handles: Vec<Handle>) -> Self {
-        let clients = handles.iter().map(|_| AtomicUsize::new(0)).collect();
+    /// These. There must be at least one.
+    pub fn new(workers: Vec<Worker>) -> Self {
+        let clients = workers.iter().map(|_| AtomicUsize::new(0)).collect();
         Self {
             shared: Arc::new(Shared {
                 in_use: AtomicUsize::new(1),
-                handles,
+                workers,
                 clients,
-                tasks: TaskTracker::new(),
             }),
         }
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.shared.handles.len()
+        self.shared.workers.len()
     }
 
     /// How many are in use: those before this number.
@@ -59,10 +56,10 @@ impl Workers {
         self.shared.in_use.store(count, Ordering::Relaxed);
     }
 
-    /// A worker's runtime (numbers past the end wrap around).
+    /// A worker (numbers past the end wrap around).
     #[allow(clippy::indexing_slicing, reason = "there is at least one worker")]
-    pub fn handle(&self, worker: usize) -> &Handle {
-        &self.shared.handles[worker % self.count()]
+    pub fn worker(&self, worker: usize) -> &Worker {
+        &self.shared.workers[worker % self.count()]
     }
 
     /// Starts a task on a worker (numbers past the end wrap around).
@@ -70,8 +67,7 @@ impl Workers {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let task = self.shared.tasks.track_future(task);
-        self.handle(worker).spawn(task);
+        self.worker(worker).spawn(task);
     }
 
     /// The one of `candidates` that has the fewest clients.
@@ -99,11 +95,6 @@ impl Workers {
             worker,
         }
     }
-
-    /// The tasks that run, so that shutdown can wait for them.
-    pub fn tasks(&self) -> &TaskTracker {
-        &self.shared.tasks
-    }
 }
 
 /// A client's weight on its worker.
@@ -111,6 +102,13 @@ impl Workers {
 pub struct ClientCount {
     workers: Workers,
     worker: usize,
+}
+
+impl ClientCount {
+    /// The worker.
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
 }
 
 impl Drop for ClientCount {
