@@ -11,9 +11,12 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
 use crate::support::message::Message;
-use crate::support::{Pooler, Wire, frontend, postgres};
+use crate::support::{Pooler, Wire, frontend, postgres, wait_until};
 
 const CLIENTS: usize = 4;
+
+/// So many of a client's last steps are shown when one goes wrong.
+const SHOWN: usize = 60;
 
 /// What all scripts find in their database.
 const SCHEMA: &str = "
@@ -315,29 +318,27 @@ fn run(seed: u64, steps: usize) {
             last_of(&history, client)
         );
         if matches!(step, Step::Leave(_)) {
-            settled(&direct, &pooled);
+            settled(&direct, &pooled, &pooler);
         }
     }
 }
 
-/// Locks of a client that left are gone when its server, or the pooler, has noticed.
-fn settled(direct: &str, pooled: &str) {
-    for database in [direct, pooled] {
-        crate::support::wait_until("what a client has left is gone", || {
-            postgres().sessions(database, "idle in transaction (aborted)");
-            true
-        });
-    }
-    std::thread::sleep(std::time::Duration::from_millis(30));
+/// What a client that left had is gone when its server has noticed, or the pooler has cleaned it.
+fn settled(direct: &str, pooled: &str, pooler: &Pooler) {
+    wait_until("PostgreSQL has noticed that a client left", || {
+        postgres().sessions(direct, "%") == CLIENTS
+    });
+    wait_until("the pooler has seen to what a client has left", || {
+        let clients = pooler.console("SHOW CLIENTS");
+        let database = |row: &usize| clients.get(*row, "database") == pooled;
+        (0..clients.rows.len()).filter(database).count() == CLIENTS
+    });
 }
 
 fn last_of(history: &str, client: usize) -> String {
     let own = format!(": client {client}: ");
     let lines: Vec<&str> = history.lines().filter(|line| line.contains(&own)).collect();
-    lines[lines
-        .len()
-        .saturating_sub(std::env::var("LAST").map_or(25, |n| n.parse().unwrap()))..]
-        .join("\n")
+    lines[lines.len().saturating_sub(SHOWN)..].join("\n")
 }
 
 fn seeds() -> Range<u64> {

@@ -224,6 +224,9 @@ fn append(path: &Path, text: &str) {
 /// The directory of `initdb` and `postgres`: of the newest version where a distribution keeps
 /// several, else what `pg_config` names, else what PATH has.
 pub fn binaries() -> PathBuf {
+    if let Some(chosen) = std::env::var_os("PG_BIN") {
+        return chosen.into();
+    }
     let mut found: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()
