@@ -1,5 +1,6 @@
 """asyncpg through the pooler at DATABASE_URL, with its statement cache as it comes: Parse and Describe
-with Flush, fixed names on every connection, binary formats. Prints a line per check and the sum of them.
+with Flush, fixed names on every connection, binary formats. And at SESSIONS_URL, whose servers take turns, with settings,
+types of users' own, channels, and the query that resets a connection. Prints a line per check and the sum of them.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import sys
 import asyncpg
 
 URL = os.environ["DATABASE_URL"]
+SESSIONS = os.environ["SESSIONS_URL"]
 TASKS = 50
 
 
@@ -158,11 +160,154 @@ async def a_pool_that_resets_its_connections():
         await asyncio.gather(*[one(number) for number in range(200)])
 
 
+def roams(pids):
+    check(len(set(pids)) > 1, "one server only")
+
+
+async def meet(conn, turns=20):
+    """The servers that a few transactions meet."""
+    return [await conn.fetchval("select pg_backend_pid()") for _ in range(turns)]
+
+
+async def two_programs_with_settings_of_their_own():
+    look = "select current_setting('timezone'), current_setting('work_mem'), current_setting('search_path')," \
+           " current_setting('jit'), current_setting('application_name')"
+
+    async def program(name, zone, memory):
+        # Said for each acquire, as each release says RESET ALL.
+        async def setup(conn):
+            await conn.execute(f"set application_name = '{name}'; set time zone '{zone}'; set work_mem = '{memory}'")
+            await conn.execute(f"set search_path = {name}, public; set jit = off")
+
+        async with asyncpg.create_pool(SESSIONS, min_size=4, max_size=4, setup=setup) as pool:
+            async def one(number):
+                async with pool.acquire() as conn:
+                    for _ in range(5):
+                        row = tuple(await conn.fetchrow(look))
+                        check(row == (zone, memory, f"{name}, public", "off", name), row)
+                    return await meet(conn, 2)
+
+            roams(sum(await asyncio.gather(*[one(number) for number in range(30)]), []))
+
+    await asyncio.gather(program("shop", "Asia/Tokyo", "5MB"), program("bank", "America/Lima", "6MB"))
+
+
+async def types_of_users_are_looked_up_on_any_server():
+    conn = await asyncpg.connect(SESSIONS)
+    await conn.execute("""
+        drop schema if exists kinds cascade; create schema kinds;
+        create type kinds.mood as enum ('glad', 'sad');
+        create domain kinds.small as int check (value < 10);
+        create type kinds.pair as (left_one kinds.small, moods kinds.mood[]);
+    """)
+    try:
+        async def work(number):
+            conn = await asyncpg.connect(SESSIONS)
+            try:
+                # asyncpg looks types up with jit off, and then sets it as it was.
+                await conn.execute(f"set jit = {'on' if number % 2 else 'off'}")
+                for turn in range(5):
+                    pair = (turn, ["glad", "sad"])
+                    got = await conn.fetchval("select $1::kinds.pair", pair)
+                    check(tuple(got) == pair, got)
+                    got = await conn.fetch("select array_agg(p) from unnest($1::kinds.pair[]) p", [pair, pair])
+                    check([tuple(one) for one in got[0][0]] == [pair, pair], got)
+                    check(await conn.fetchval("show jit") == ("on" if number % 2 else "off"))
+                await conn.reload_schema_state()
+                await conn.set_type_codec("mood", schema="kinds", encoder=str.lower, decoder=str.upper)
+                check(await conn.fetchval("select $1::kinds.mood", "GLAD") == "GLAD")
+            finally:
+                await conn.close()
+
+        await asyncio.gather(*[work(number) for number in range(10)])
+    finally:
+        await conn.execute("drop schema kinds cascade")
+        await conn.close()
+
+
+async def a_listener_hears_everything_while_it_works():
+    heard, wanted = {"a": [], "b": []}, [str(number) for number in range(100)]
+    listener, other = await asyncpg.connect(SESSIONS), await asyncpg.connect(SESSIONS)
+    try:
+        def hear(_, pid, channel, payload):
+            heard[channel].append(payload)
+
+        await listener.add_listener("a", hear)
+        await listener.add_listener("b", hear)
+
+        async def speak():
+            for payload in wanted:
+                async with other.transaction():
+                    await other.execute("select pg_notify('a', $1)", payload)
+                    await other.execute("select pg_notify('b', $1)", payload)
+
+        async def work():
+            for turn in range(100):
+                # A setting, at which the pooler looks at the session.
+                check(await listener.fetchval("select set_config('app.turn', $1, false)", str(turn)) == str(turn))
+
+        await asyncio.gather(speak(), work())
+        for _ in range(200):
+            if heard["b"][-1:] == wanted[-1:]:
+                break
+            await asyncio.sleep(0.05)
+        check(heard == {"a": wanted, "b": wanted}, heard)
+        check(len(set(await meet(listener))) == 1, "not kept")
+        await listener.remove_listener("a", hear)
+        await listener.remove_listener("b", hear)
+        roams(await meet(listener))
+    finally:
+        await listener.close()
+        await other.close()
+
+
+async def a_reset_ends_all_that_kept_the_server():
+    conn, other = await asyncpg.connect(SESSIONS), await asyncpg.connect(SESSIONS)
+    try:
+        fresh = await conn.fetchval("show work_mem")
+        for _ in range(3):
+            await conn.execute("set work_mem = '7MB'")
+            await conn.add_listener("news", lambda *_: None)
+            check(await conn.fetchval("select pg_try_advisory_lock(4713)"))
+            check(not await other.fetchval("select pg_try_advisory_lock(4713)"))
+            async with conn.transaction():
+                await conn.execute("declare kept cursor with hold for select generate_series(1, 100)")
+            check(len(await conn.fetch("fetch 10 from kept")) == 10)
+            check(await conn.fetchval("show work_mem") == "7MB")
+            check(len(set(await meet(conn))) == 1, "not kept")
+            await conn.remove_listener("news", lambda *_: None)
+            await conn.reset()
+            roams(await meet(conn))
+            check(await conn.fetchval("show work_mem") == fresh)
+            check(await other.fetchval("select pg_try_advisory_xact_lock(4713)"))
+    finally:
+        await conn.close()
+        await other.close()
+
+
+async def rows_are_copied_into_a_temporary_table():
+    async def work(number):
+        conn = await asyncpg.connect(SESSIONS)
+        try:
+            await conn.execute("create temporary table stage (id int, word text)")
+            await conn.copy_records_to_table("stage", records=[(row, f"{number}") for row in range(500)])
+            check(await conn.fetchval("select count(*) from stage where word = $1", f"{number}") == 500)
+            await conn.execute("drop table stage")
+        finally:
+            await conn.close()
+
+    # More than there are servers: each waits until one is free.
+    await asyncio.gather(*[work(number) for number in range(8)])
+
+
 async def run():
     checks = [
         fifty_tasks_with_the_default_cache, no_cache_at_all, a_small_cache_that_closes_statements,
         explicit_prepare, errors_and_transactions, cursors_fetch_in_parts, executemany_and_copy,
         a_timeout_cancels_only_its_own_query, a_pool_that_resets_its_connections,
+        two_programs_with_settings_of_their_own, types_of_users_are_looked_up_on_any_server,
+        a_listener_hears_everything_while_it_works, a_reset_ends_all_that_kept_the_server,
+        rows_are_copied_into_a_temporary_table,
     ]
     failed = 0
     for one in checks:
