@@ -4,6 +4,7 @@
 use super::{Doom, Error, Forget, Server, Unnamed};
 use crate::net::connection::Message;
 use crate::protocol::backend::{self, ErrorFields, tag};
+use crate::protocol::frame;
 use crate::protocol::frontend::{self, Target};
 
 /// The columns of a row; `None` is NULL.
@@ -47,7 +48,22 @@ impl Server {
         frontend::close(&mut out, Target::Statement, OWN);
         frontend::sync(&mut out);
         self.converse(&out, |row| rows.push(row)).await?;
+        self.hear()?;
         Ok(rows)
+    }
+
+    /// Notifications may come right behind the last reply, and then in the same read. Nobody would look at them before
+    /// the server says more.
+    fn hear(&mut self) -> Result<(), Error> {
+        while let Some(frame) = frame::cut(&self.connection.kept, MAX_REPLY)?
+            && frame.is_complete()
+            && frame.tag == tag::NOTIFICATION_RESPONSE
+        {
+            backend::notification_response(&mut self.state.heard, frame.body());
+            let len = frame.len;
+            self.connection.use_kept(len);
+        }
+        Ok(())
     }
 
     /// Sends messages that end with one ReadyForQuery and reads all replies.

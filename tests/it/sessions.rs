@@ -1,6 +1,7 @@
 //! Transaction pooling, and nobody notices: what a client sets goes along with it, what can't move keeps its server, and no
 //! other client sees any of it.
 
+use crate::support::scripted::Scripted;
 use crate::support::wire::{Rows, error};
 use crate::support::{Pooler, Wire, frontend, postgres, wait_until};
 
@@ -274,6 +275,77 @@ fn a_notification_reaches_the_one_that_listens_while_it_is_idle() {
     let message = listener.read_message().unwrap();
     assert_eq!(message.name(), "NotificationResponse");
     assert!(String::from_utf8_lossy(&message.body[4..]).starts_with("news\0hello"));
+}
+
+#[test]
+fn no_notification_gets_lost_while_the_session_is_looked_at() {
+    const MANY: usize = 400;
+    let (pooler, database) = roaming(|_| ());
+    let mut listener = pooler.connect(&database);
+    listener.rows("LISTEN news");
+    let mut other = postgres().connect(&database);
+    let notifier = std::thread::spawn(move || {
+        for number in 0..MANY {
+            other.rows(&format!("NOTIFY news, '{number}'"));
+        }
+    });
+    let mut heard = Vec::new();
+    let mut hear = |message: &crate::support::message::Message| {
+        if message.name() == "NotificationResponse" {
+            let text = String::from_utf8_lossy(&message.body[4..]).into_owned();
+            heard.push(text.replace("news\0", "").replace('\0', ""));
+        }
+    };
+    while !notifier.is_finished() {
+        listener
+            .query("SELECT set_config('app.tenant', 't', false)")
+            .iter()
+            .for_each(&mut hear);
+    }
+    notifier.join().unwrap();
+    // What is left comes before the reply to the next query, or right behind it.
+    for _ in 0..2 {
+        listener.query("SELECT 1").iter().for_each(&mut hear);
+    }
+    let wanted: Vec<String> = (0..MANY).map(|number| number.to_string()).collect();
+    assert_eq!(heard, wanted);
+}
+
+#[test]
+fn a_notification_right_behind_a_look_does_not_wait_for_the_next_query() {
+    let server = Scripted::start(|_, session| {
+        session.accept_login();
+        while let Some((tag, _)) = session.read_message() {
+            if tag == b'Q' {
+                session.complete("LISTEN");
+                session.ready(b'I');
+            } else if tag == b'S' {
+                // The look has been asked. In one write, as it may arrive.
+                session.send(
+                    &[
+                        frontend::message(b'3', b""),
+                        frontend::message(b'1', b""),
+                        frontend::message(b'2', b""),
+                        frontend::message(b'D', b"\0\x03\0\0\0\x01h\0\0\0\x08channels\0\0\0\0"),
+                        frontend::message(b'C', b"SELECT 1\0"),
+                        frontend::message(b'3', b""),
+                        frontend::message(b'Z', b"I"),
+                        frontend::message(b'A', b"\0\0\0\x07news\0hello\0"),
+                    ]
+                    .concat(),
+                );
+            }
+        }
+    });
+    let (pooler, _) = roaming(|ini| {
+        ini.target("scripted", &server.target());
+    });
+    let mut listener = pooler.connect("scripted");
+    listener.rows("LISTEN news");
+    assert_eq!(
+        listener.read_message().unwrap().name(),
+        "NotificationResponse"
+    );
 }
 
 #[test]
