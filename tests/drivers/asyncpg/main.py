@@ -160,7 +160,7 @@ async def a_pool_that_resets_its_connections():
         await asyncio.gather(*[one(number) for number in range(200)])
 
 
-def roams(pids):
+def more_than_one(pids):
     check(len(set(pids)) > 1, "one server only")
 
 
@@ -170,10 +170,12 @@ async def meet(conn, turns=20):
 
 
 async def two_programs_with_settings_of_their_own():
+    # What a literal means is decided when it is prepared, and both programs say the same.
+    midnight = "select extract(hour from '2026-02-01 00:00'::timestamptz at time zone 'UTC')::int"
     look = "select current_setting('timezone'), current_setting('work_mem'), current_setting('search_path')," \
            " current_setting('jit'), current_setting('application_name')"
 
-    async def program(name, zone, memory):
+    async def program(name, zone, memory, hour):
         # Said for each acquire, as each release says RESET ALL.
         async def setup(conn):
             await conn.execute(f"set application_name = '{name}'; set time zone '{zone}'; set work_mem = '{memory}'")
@@ -185,11 +187,12 @@ async def two_programs_with_settings_of_their_own():
                     for _ in range(5):
                         row = tuple(await conn.fetchrow(look))
                         check(row == (zone, memory, f"{name}, public", "off", name), row)
+                        check(await conn.fetchval(midnight) == hour)
                     return await meet(conn, 2)
 
-            roams(sum(await asyncio.gather(*[one(number) for number in range(30)]), []))
+            more_than_one(sum(await asyncio.gather(*[one(number) for number in range(30)]), []))
 
-    await asyncio.gather(program("shop", "Asia/Tokyo", "5MB"), program("bank", "America/Lima", "6MB"))
+    await asyncio.gather(program("shop", "Asia/Tokyo", "5MB", 15), program("bank", "America/Lima", "6MB", 5))
 
 
 async def types_of_users_are_looked_up_on_any_server():
@@ -255,7 +258,7 @@ async def a_listener_hears_everything_while_it_works():
         check(len(set(await meet(listener))) == 1, "not kept")
         await listener.remove_listener("a", hear)
         await listener.remove_listener("b", hear)
-        roams(await meet(listener))
+        more_than_one(await meet(listener))
     finally:
         await listener.close()
         await other.close()
@@ -277,7 +280,7 @@ async def a_reset_ends_all_that_kept_the_server():
             check(len(set(await meet(conn))) == 1, "not kept")
             await conn.remove_listener("news", lambda *_: None)
             await conn.reset()
-            roams(await meet(conn))
+            more_than_one(await meet(conn))
             check(await conn.fetchval("show work_mem") == fresh)
             check(await other.fetchval("select pg_try_advisory_xact_lock(4713)"))
     finally:

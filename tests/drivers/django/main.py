@@ -1,5 +1,6 @@
-"""Django through the pooler at SESSIONS_URL, whose servers take turns: migrations, the ORM, time zones, roles, transactions and
-cursors WITH HOLD, in two programs of different settings. Nothing here knows of a pooler: DISABLE_SERVER_SIDE_CURSORS is not set.
+"""Django through the pooler at SESSIONS_URL, whose servers take turns: migrations, the ORM, time zones, transactions and
+cursors WITH HOLD, in two programs of different settings. Nothing here knows of a pooler: DISABLE_SERVER_SIDE_CURSORS is
+not set.
 
 Prints a line per check and the sum of them; the exit status tells whether all passed.
 """

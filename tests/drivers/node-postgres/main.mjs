@@ -70,10 +70,10 @@ async function prepareDatabase() {
   await connected(async (client) => {
     await client.query("drop schema if exists shop cascade; drop schema if exists bank cascade");
     await client.query("create schema shop; create schema bank");
-    for (const schema of ["shop", "bank"]) {
-      await client.query(`create table ${schema}.things (id int primary key, thing text)`);
-      await client.query(`insert into ${schema}.things select n, '${schema} ' || n from generate_series(1, 50) n`);
-    }
+    await client.query("create table shop.things (id int primary key, thing text)");
+    await client.query("create table bank.things (id int primary key, thing numeric, owner text)");
+    await client.query("insert into shop.things select n, 'shop ' || n from generate_series(1, 50) n");
+    await client.query("insert into bank.things select n, n * 1.5, 'me' from generate_series(1, 50) n");
     await client.query("create table shop.jobs (id int primary key, done_by text)");
   });
 }
@@ -101,9 +101,24 @@ async function oneNamedStatementReadsTheTablesOfItsApplication() {
       for (let turn = 0; turn < 20; turn++) {
         const id = ((number + turn) % 50) + 1;
         const { rows } = await client.query({ name: "a1", text: "select * from things where id = $1", values: [id] });
-        assert.deepEqual(rows, [{ id, thing: `${own.schema} ${id}` }]);
+        const wanted = own === SHOP ? { id, thing: `shop ${id}` } : { id, thing: (id * 1.5).toFixed(1), owner: "me" };
+        assert.deepEqual(rows, [wanted]);
       }
     });
+  });
+}
+
+async function aMigrationGoesUnnoticed() {
+  await connected((client) => client.query("create table shop.growing (id int); insert into shop.growing values (1)"));
+  await together([SHOP], async (pool) => {
+    const columns = async (client) =>
+      (await client.query({ name: "grown", text: "select * from growing where id = $1", values: [1] })).fields.length;
+    for (let wanted = 1; wanted < 4; wanted++) {
+      await each(pool, 8, async (client) => {
+        for (let turn = 0; turn < 5; turn++) assert.equal(await columns(client), wanted);
+      });
+      await connected((client) => client.query(`alter table shop.growing add column more${wanted} text`));
+    }
   });
 }
 
@@ -217,7 +232,7 @@ async function resetAndDiscardGoBackToTheBeginning() {
 async function main() {
   await prepareDatabase();
   const checks = [
-    whatIsSetAtConnectHoldsOnEveryServer, oneNamedStatementReadsTheTablesOfItsApplication,
+    whatIsSetAtConnectHoldsOnEveryServer, oneNamedStatementReadsTheTablesOfItsApplication, aMigrationGoesUnnoticed,
     aTimeoutEndsTheStatementsOfItsApplicationOnly, aWorkerListensWhileJobsAreDoneBesideIt,
     aMigrationHoldsItsLockAndThenLetsGo, temporaryTablesAndPreparedStatementsOfSqlStay,
     resetAndDiscardGoBackToTheBeginning,
