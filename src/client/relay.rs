@@ -119,6 +119,15 @@ impl<'a> Outgoing<'a> {
         }
     }
 
+    /// What stands behind a part of the input.
+    pub fn behind(&self, part: &[u8]) -> &'a [u8] {
+        let begin = part
+            .as_ptr()
+            .addr()
+            .wrapping_sub(self.input.as_ptr().addr());
+        self.input.get(begin + part.len()..).unwrap_or_default()
+    }
+
     /// Something else goes in here.
     pub fn insert(&mut self) -> &mut Vec<u8> {
         self.settle();

@@ -9,16 +9,38 @@
 //! - if nothing has been done of the batch that failed, it is run again from there, and nobody notices. That is so if
 //!   the batch began outside of a transaction, if nothing of it was answered before but Parse, which no failure takes back,
 //!   if all of it is known, its Sync included, and if nothing was sent behind it. Otherwise the client gets the error.
+//! - a client that binds without asking what the columns are (Describe) goes by what it was told before, and would take the new columns
+//!   for the old ones. It gets the error, as it would from PostgreSQL, until it has asked or has prepared the statement again.
+//!
+//! What is not seen: a server that prepares the statement for the first time after the migration, if no server has refused it yet.
 
 use super::relay::{Linked, Outgoing, Relay};
-use crate::protocol::backend::{ErrorFields, TxStatus};
+use crate::protocol::backend::{self, ErrorFields, ErrorMessage, TxStatus};
 use crate::protocol::frame::cut;
-use crate::protocol::frontend::{BindHead, Named, Target, tag};
+use crate::protocol::frontend::{BindHead, Named, Parse, Target, tag};
 use crate::protocol::sqlstate;
 use crate::server::pipeline::{Desync, Request};
 
 /// The function of PostgreSQL's that says so. The text is translated, and the code stands for other errors, too.
 const ROUTINE: &[u8] = b"RevalidateCachedQuery";
+
+/// What PostgreSQL says then.
+const TEXT: &str = "cached plan must not change result type";
+
+/// Appends the error.
+pub(super) fn put_outdated(out: &mut Vec<u8>) {
+    let error = ErrorMessage {
+        with_v: true,
+        routine: std::str::from_utf8(ROUTINE).ok(),
+        ..ErrorMessage::new("ERROR", sqlstate::FEATURE_NOT_SUPPORTED, TEXT)
+    };
+    backend::error_response(out, &error);
+}
+
+/// Is the next message a Describe of a portal?
+pub(super) fn begins_with_describe(bytes: &[u8]) -> bool {
+    matches!(bytes, [tag::DESCRIBE, _, _, _, _, b'P', ..])
+}
 
 /// Is the error that a statement's result would not be what it was?
 pub(super) fn is_outdated(fields: Option<&ErrorFields<'_>>) -> bool {
@@ -38,18 +60,20 @@ impl Relay {
             [tag::PARSE, _, _, _, _, name, ..] => *name != 0,
             _ => false,
         };
-        let keep = is_one
-            && linked.server.status == TxStatus::Idle
-            && linked.server.pipeline.is_idle()
-            && self.inbound.left == 0;
+        let keep = is_one && linked.server.pipeline.is_idle() && self.inbound.left == 0;
         linked.server.batch.begin(keep);
     }
 
     /// A statement's result is not what it was. Is the batch run again, so that the client need not know?
     #[cold]
     pub(super) fn replan(&mut self, linked: &mut Linked<'_>) -> bool {
-        let batch = linked.server.pipeline.oldest_batch();
-        linked.server.statements.outdate_used_since(batch);
+        match failed_name(linked).and_then(|name| self.statements.get(name)) {
+            Some(named) => named.statement.0.outdate(),
+            None => {
+                let batch = linked.server.pipeline.oldest_batch();
+                linked.server.statements.outdate_used_since(batch);
+            }
+        }
         let Some(from) = self.may_run_from(linked) else {
             return false;
         };
@@ -78,7 +102,15 @@ impl Relay {
         }
         let frame = cut(bytes.get(at..)?, usize::MAX).ok()??;
         let name = match (frame.tag, pipeline.current()?) {
-            (tag::BIND, Request::Bind) => BindHead::read(frame.body()).ok()??.statement,
+            (tag::BIND, Request::Bind) => {
+                let name = BindHead::read(frame.body()).ok()??.statement;
+                // A client that does not ask what the columns are thinks that it knows.
+                let asks = begins_with_describe(bytes.get(at + frame.len..)?);
+                if !asks && parsed(bytes) != Some(name) {
+                    return None;
+                }
+                name
+            }
             (tag::DESCRIBE, Request::DescribeStatement) => {
                 let described = Named::read(frame.body()).ok()?;
                 (described.target == Target::Statement).then_some(described.name)?
@@ -97,6 +129,10 @@ impl Relay {
             return Ok(());
         };
         let bytes = buffer.get(from..).unwrap_or_default();
+        if let Some(name) = parsed(&buffer) {
+            // Whatever it knows of the result it knows from this batch.
+            self.statements.describe(name);
+        }
         // The client may be in the middle of something that is dropped.
         let inbound = std::mem::take(&mut self.inbound);
         let mut copied = Vec::new();
@@ -124,6 +160,37 @@ impl Relay {
         }
         holds
     }
+}
+
+/// The name in the message that failed, if all is known that the client has sent since the server owed nothing.
+fn failed_name<'a>(linked: &'a Linked<'_>) -> Option<&'a [u8]> {
+    let mut bytes = linked.server.batch.kept()?;
+    let mut asked = Vec::new();
+    while let Some(frame) = cut(bytes, usize::MAX).ok()? {
+        if !frame.is_complete() {
+            return None;
+        }
+        bytes = bytes.get(frame.len..)?;
+        if frame.tag != tag::FLUSH {
+            asked.push(frame);
+        }
+    }
+    let answered = asked
+        .len()
+        .checked_sub(linked.server.pipeline.owed_to_client())?;
+    let failed = asked.get(answered)?;
+    match failed.tag {
+        tag::BIND => Some(BindHead::read(failed.body()).ok()??.statement),
+        tag::DESCRIBE => Some(Named::read(failed.body()).ok()?.name),
+        _ => None,
+    }
+}
+
+/// The name that the batch begins with giving to a statement.
+fn parsed(bytes: &[u8]) -> Option<&[u8]> {
+    let first = cut(bytes, usize::MAX).ok()??;
+    let parse = Some(first).filter(|frame| frame.tag == tag::PARSE)?;
+    Some(Parse::read(parse.body()).ok()?.name)
 }
 
 /// How many messages of these have an answer, if they are one whole batch of the extended protocol, from its beginning to its

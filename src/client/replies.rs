@@ -157,6 +157,7 @@ impl Relay {
             | Effect::Closed(..)
             | Effect::UnnamedReplaced
             | Effect::Duplicate(_)
+            | Effect::Outdated
             | Effect::Forget(_) => {}
         }
     }
@@ -253,6 +254,9 @@ impl Relay {
         out: &mut Outgoing<'_>,
     ) {
         linked.server.batch.release(out.insert());
+        if let Some(Effect::Outdated) = linked.server.pipeline.current_effect() {
+            return replan::put_outdated(out.insert());
+        }
         match self.name_in(linked, frame.body()) {
             Some((ours, theirs)) => {
                 if fields.and_then(ErrorFields::sqlstate) == Some(NO_SUCH_STATEMENT) {
@@ -309,7 +313,7 @@ impl Relay {
                 linked.server.unnamed = Unnamed::Unknown;
             }
             Effect::UnnamedReplaced => linked.server.unnamed = Unnamed::Unknown,
-            Effect::Duplicate(_) | Effect::Forget(_) => {}
+            Effect::Duplicate(_) | Effect::Forget(_) | Effect::Outdated => {}
         }
     }
 

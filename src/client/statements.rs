@@ -90,7 +90,15 @@ impl Statements {
     /// A name stands for this statement from now on; nothing if there is no such name.
     pub fn exchange(&mut self, name: &[u8], statement: Arc<Statement>) {
         if let Some(named) = self.names.get_mut(name) {
+            named.edition = statement.edition();
             named.statement = StatementRef(statement);
+        }
+    }
+
+    /// The client is being told what the result of this statement is.
+    pub fn describe(&mut self, name: &[u8]) {
+        if let Some(named) = self.names.get_mut(name) {
+            named.edition = named.statement.0.edition();
         }
     }
 
@@ -238,6 +246,7 @@ impl Drop for Statements {
 /// A named statement that does nothing to other names.
 pub fn plain(statement: Arc<Statement>) -> Named {
     Named {
+        edition: statement.edition(),
         statement: StatementRef(statement),
         forget: None,
         found: None,

@@ -208,6 +208,8 @@ pub struct ErrorMessage<'a> {
     pub detail: Option<&'a str>,
     /// What to do about it.
     pub hint: Option<&'a str>,
+    /// The function of PostgreSQL's that reports it.
+    pub routine: Option<&'a str>,
     /// Whether to send the severity as `V` too, as `PostgreSQL` has done since 9.6. `PgBouncer` does not.
     pub with_v: bool,
 }
@@ -231,6 +233,7 @@ impl<'a> ErrorMessage<'a> {
             (b'M', Some(self.message)),
             (b'D', self.detail),
             (b'H', self.hint),
+            (b'R', self.routine),
         ];
         for (code, text) in fields {
             if let Some(text) = text {

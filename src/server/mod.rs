@@ -61,6 +61,8 @@ pub enum Effect {
     Duplicate(Box<[u8]>),
     /// The text drops names when it is run, in this order.
     Forget(Vec<Forget>),
+    /// A Bind that is to fail: the result is not what the client has been told that it is.
+    Outdated,
 }
 
 /// A statement shared by all, compared by its identity.
@@ -80,6 +82,8 @@ impl Eq for StatementRef {}
 pub struct Named {
     /// The shared statement.
     pub statement: StatementRef,
+    /// Which edition of it the client knows the result of.
+    pub edition: u32,
     /// What running it does to the client's names and settings.
     pub forget: Option<Forget>,
     /// What running it may do to the session.

@@ -252,10 +252,14 @@ impl<E> Pipeline<E> {
     /// was sent behind it.
     pub fn owed_up_to_sync(&self) -> Option<usize> {
         let last = self.entries.back()?;
-        (self.readies == 1 && last.expect == Expect::Forward(Request::Sync)).then(|| {
-            let is_asked = |entry: &&Entry| !matches!(entry.expect, Expect::Swallow(_));
-            self.entries.iter().filter(is_asked).count()
-        })
+        let is_whole = self.readies == 1 && last.expect == Expect::Forward(Request::Sync);
+        is_whole.then(|| self.owed_to_client())
+    }
+
+    /// How many of the client's messages are not answered.
+    pub fn owed_to_client(&self) -> usize {
+        let is_asked = |entry: &&Entry| !matches!(entry.expect, Expect::Swallow(_));
+        self.entries.iter().filter(is_asked).count()
     }
 
     /// What is answered next is not for the client.

@@ -79,6 +79,12 @@ fn columns(replies: &[Message]) -> usize {
     rows(replies).unwrap().rows[0].len()
 }
 
+/// The same where the columns are not described.
+fn values(replies: &[Message]) -> usize {
+    let row = replies.iter().find(|message| message.tag == b'D');
+    row.unwrap_or_else(|| panic!("{replies:?}")).values().len()
+}
+
 fn is_outdated(replies: &[Message]) {
     assert_eq!(error(replies).sqlstate(), "0A000", "{replies:?}");
     assert_eq!(
@@ -130,16 +136,13 @@ fn many_clients_do_not_notice_a_migration() {
 
 #[test]
 fn a_batch_that_stands_alone_is_run_again() {
-    let ways: [(&str, Vec<Vec<u8>>); 5] = [
+    let ways: [(&str, Vec<Vec<u8>>); 4] = [
         ("as libpq does", batch()),
-        (
-            "as asyncpg does",
-            vec![bind("", "s", &one()), execute("", 0), sync()],
-        ),
         (
             "with a portal",
             vec![
                 bind("p", "s", &one()),
+                describe(b'P', "p"),
                 execute("p", 0),
                 close(b'P', "p"),
                 flush(),
@@ -159,6 +162,7 @@ fn a_batch_that_stands_alone_is_run_again() {
             "and closed",
             vec![
                 bind("", "s", &one()),
+                describe(b'P', ""),
                 execute("", 0),
                 close(b'S', "s"),
                 sync(),
@@ -286,10 +290,46 @@ fn what_is_not_alone_is_not_run_again() {
     // It is longer than what is kept.
     setting.migrate(4);
     let long = vec![Some([vec![b' '; 20_000], b"1".to_vec()].concat())];
-    let long = [bind("", "s", &long), execute("", 0), sync()];
+    let long = [
+        bind("", "s", &long),
+        describe(b'P', ""),
+        execute("", 0),
+        sync(),
+    ];
     is_outdated(&client.exchange(&long));
     assert_eq!(columns(&client.exchange(&long)), 6);
     assert_eq!(setting.replans(), 0);
+}
+
+#[test]
+fn who_goes_by_what_it_was_told_of_the_columns_is_told_that_they_are_others() {
+    let setting = Setting::new(2);
+    let undescribed = [bind("", "s", &one()), execute("", 0), sync()];
+    let (mut one, mut other) = (setting.prepared(), setting.prepared());
+    // On both servers.
+    for client in [&mut one, &mut other] {
+        client.rows("begin");
+    }
+    for client in [&mut one, &mut other] {
+        assert_eq!(columns(&client.exchange(&batch())), 2);
+        client.rows("commit");
+    }
+    postgres().sql(
+        &setting.database,
+        "ALTER TABLE t ALTER COLUMN id TYPE bigint",
+    );
+    // One after the other, however often, and whatever others have done on the server meanwhile.
+    for _ in 0..3 {
+        is_outdated(&one.exchange(&undescribed));
+        is_outdated(&other.exchange(&undescribed));
+    }
+    assert_eq!(setting.replans(), 0);
+    // Until it asks, or prepares it again.
+    assert_eq!(columns(&one.exchange(&batch())), 2);
+    is_outdated(&other.exchange(&undescribed));
+    assert_eq!(values(&one.exchange(&undescribed)), 2);
+    other.exchange(&[close(b'S', "s"), parse("s", ALL, &[]), sync()]);
+    assert_eq!(values(&other.exchange(&undescribed)), 2);
 }
 
 #[test]
@@ -306,7 +346,12 @@ fn an_error_of_the_second_run_goes_to_the_client_once() {
         "ALTER TABLE u RENAME TO t; ALTER TABLE t ADD COLUMN b int",
     );
     let bad = vec![Some(b"none".to_vec())];
-    let replies = client.exchange(&[bind("", "s", &bad), execute("", 0), sync()]);
+    let replies = client.exchange(&[
+        bind("", "s", &bad),
+        describe(b'P', ""),
+        execute("", 0),
+        sync(),
+    ]);
     assert_eq!(
         names(&replies)
             .iter()

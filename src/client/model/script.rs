@@ -245,10 +245,10 @@ pub fn unhurried() -> impl Strategy<Value = Vec<Batch>> {
             says.chain(runs).collect()
         },
     );
-    let execute = (portal(), named(), any::<bool>())
-        .prop_map(move |(portal, name, describes)| run(portal, name, describes));
+    // Who does not ask what the columns are has to be told that they are others.
+    let execute = (portal(), named()).prop_map(move |(portal, name)| run(portal, name, true));
     let and_close = named().prop_map(move |name| {
-        let mut says = run("", name, false);
+        let mut says = run("", name, true);
         says.extend([Say::Flush, Say::CloseStatement(name)]);
         says
     });

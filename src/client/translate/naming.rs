@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{KEEP_UNNAMED, Step};
 use crate::client::Error;
 use crate::client::relay::{Linked, Outgoing, Relay};
+use crate::client::replan;
 use crate::client::statements::plain;
 use crate::prepared::Statement;
 use crate::protocol::frame::{Frame, HEADER_LEN};
@@ -201,10 +202,19 @@ impl Relay {
                 linked.owes(Expect::Forward(Request::Bind), None);
                 return self.foreign(frame, &head, out);
             };
-            if *named.statement.0.context() == self.context {
+            if *named.statement.0.context() != self.context {
+                self.read_anew(head.statement)?;
+            } else if named.edition == named.statement.0.edition() {
                 break named;
+            } else if is_described(frame, out) {
+                self.statements.describe(head.statement);
+            } else {
+                // To an unknown name: PostgreSQL has to fail, and the client gets the error that is due.
+                linked.owes(Expect::Forward(Request::Bind), Some(Effect::Outdated));
+                let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
+                rewrite::bind_head(out.insert(), &head, b"?", length)?;
+                return Ok(Step::PassAfter(HEADER_LEN + head.len));
             }
-            self.read_anew(head.statement)?;
         };
         linked.counters.binds.add(1);
         let statement = &named.statement.0;
@@ -281,6 +291,7 @@ impl Relay {
         {
             self.read_anew(described.name)?;
         }
+        self.statements.describe(described.name);
         if described.name.is_empty() {
             self.ensure_unnamed(linked, out);
         } else if let Some(named) = self.statements.get(described.name) {
@@ -352,6 +363,12 @@ fn broken(body: &[u8], error: protocol::Error) -> Error {
     } else {
         error.into()
     }
+}
+
+/// Is the Bind followed by a Describe of its portal, so that the client learns what the result is?
+#[cold]
+fn is_described(bind: &Frame<'_>, out: &Outgoing<'_>) -> bool {
+    replan::begins_with_describe(out.behind(bind.bytes))
 }
 
 /// Is the transaction failed, or could it be by the time the server gets there?
