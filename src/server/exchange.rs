@@ -91,6 +91,15 @@ impl Server {
         failure.map_or(Ok(()), |text| Err(Error::Query(text)))
     }
 
+    /// Reads one more message, which nothing has been asked for.
+    pub async fn hear(&mut self) -> Result<(), Error> {
+        let message = self.connection.read_message(MAX_REPLY).await?;
+        if message.tag == tag::ERROR_RESPONSE {
+            return Err(Error::Query(error_text(&message.body)?));
+        }
+        self.note(&message)
+    }
+
     /// Undoes what clients may have changed of what the names in a query of ours mean: who we are, in which schemas
     /// names are looked for, and temporary tables, which come before those of the system. `connect_query` makes the session
     /// again what it was. Costs nothing if there was no client.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::{KEEP_UNNAMED, Step};
 use crate::client::Error;
+use crate::client::channels::By;
 use crate::client::relay::{Linked, Outgoing, Relay};
 use crate::client::statements::plain;
 use crate::prepared::Statement;
@@ -189,6 +190,7 @@ impl Relay {
                 && let Some(found) = text.found.clone()
             {
                 let sql = Parse::text(&text.definition).to_vec();
+                self.listen_again(linked, (&found, By::Bind), out);
                 self.touch_bound(&found, &sql, (frame, &head));
             }
             self.note_portal(head.portal, forget);
@@ -211,12 +213,15 @@ impl Relay {
         ensure(linked, statement, out);
         make_room(linked, self.settings.max_prepared_statements, out);
         let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
-        rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
         let forget = named.forget.clone();
         if let Some(found) = named.found.clone() {
             let statement = statement.clone();
             let text = Parse::text(statement.definition());
             self.touch_bound(&found, text, (frame, &head));
+            self.listen_again(linked, (&found, By::Bind), out);
+            rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
+        } else {
+            rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
         }
         self.note_portal(head.portal, forget);
         linked.owes(Expect::Forward(Request::Bind), None);
