@@ -199,7 +199,11 @@ impl Relay {
 
 impl Session {
     /// There are notifications for the client: they are told when it is outside of a transaction, as PostgreSQL does.
-    pub(super) fn deliver(&mut self, cx: &mut TaskContext<'_>, is_suspended: bool) -> Option<Ending> {
+    pub(super) fn deliver(
+        &mut self,
+        cx: &mut TaskContext<'_>,
+        is_suspended: bool,
+    ) -> Option<Ending> {
         let may_be_told = !is_suspended
             && match &self.state {
                 State::Idle => true,
@@ -362,9 +366,11 @@ async fn hand_over(
     let mut fresh = None;
     let subscription = match channels {
         Some(channels) => &channels.subscription,
-        None => &fresh
-            .insert(Channels::new(listener.subscribe(client.clone())))
-            .subscription,
+        None => {
+            &fresh
+                .insert(Channels::new(listener.subscribe(client.clone())))
+                .subscription
+        }
     };
     let token = subscription.expect(wanted);
     let (marker, payload) = (listener.marker(), token.payload());
@@ -417,8 +423,11 @@ fn put_heard(
         if channel == marker || had.iter().any(|name| **name == *channel) {
             continue;
         }
-        let is_own = pid == pooled.server.entry.cancel_pid;
-        let pid = if is_own { client.cancel_pid } else { pid };
+        let pid = if pid == pooled.server.entry.cancel_pid {
+            client.cancel_pid
+        } else {
+            pooled.pool().sender(pid).1
+        };
         put_notification(out, pid, body.get(4..).unwrap_or_default());
     }
 }

@@ -187,10 +187,9 @@ impl Error {
     pub fn sqlstate(&self) -> &str {
         match self {
             Self::Wait(WaitError::ServerRefused { sqlstate, .. }) => sqlstate,
-            Self::Statements(_) => sqlstate::OUT_OF_MEMORY,
+            Self::Statements(_) | Self::TooManyNotifications => sqlstate::OUT_OF_MEMORY,
             Self::PinRefused(_) => sqlstate::FEATURE_NOT_SUPPORTED,
             Self::TooManyPinned(_) => sqlstate::TOO_MANY_CONNECTIONS,
-            Self::TooManyNotifications => sqlstate::OUT_OF_MEMORY,
             _ => sqlstate::PROTOCOL_VIOLATION,
         }
     }

@@ -12,9 +12,9 @@
 
 use std::sync::Arc;
 
+use super::channels::{self, Settled};
 use super::error::Ending;
 use super::session::{Session, State, Step};
-use super::channels::{self, Settled};
 use super::{Error, prepare};
 use crate::config::{PinPolicy, PoolMode};
 use crate::pool::Pooled;

@@ -345,12 +345,7 @@ impl Listener {
         for channel in state.channels.values_mut() {
             if is_new && !channel.subscribers.is_empty() {
                 channel.lost += 1;
-                told.extend(
-                    channel
-                        .subscribers
-                        .iter()
-                        .map(|(id, it)| (*id, it.clone())),
-                );
+                told.extend(channel.subscribers.iter().map(|(id, it)| (*id, it.clone())));
             }
         }
         for mailbox in told.values() {
@@ -377,12 +372,18 @@ impl Pool {
                 listener: listener.clone(),
                 channels: channels.to_vec(),
             };
-            (hold, state.failures, !std::mem::replace(&mut state.runs, true))
+            (
+                hold,
+                state.failures,
+                !std::mem::replace(&mut state.runs, true),
+            )
         };
         // While it is being repaired nobody waits for it.
         if begins {
             let worker = self.worker_of(0);
-            self.parts.workers.spawn_on(worker, run(self.clone(), worker));
+            self.parts
+                .workers
+                .spawn_on(worker, run(self.clone(), worker));
         }
         listener.work.notify_one();
         loop {
@@ -391,7 +392,8 @@ impl Pool {
             progress.as_mut().enable();
             {
                 let state = listener.state.lock();
-                let is_there = |name: &Name| state.channels.get(name).is_some_and(|it| it.listening);
+                let is_there =
+                    |name: &Name| state.channels.get(name).is_some_and(|it| it.listening);
                 if state.server != 0 && channels.iter().all(is_there) {
                     drop(state);
                     return Ok(hold);
@@ -407,7 +409,7 @@ impl Pool {
 
     /// Whose notification it is that the server process `pid` has sent: the id of the client that the server is or was
     /// last lent to, as far as can be told now, and the number this client has been given for its process id.
-    fn sender(&self, pid: i32) -> (u64, i32) {
+    pub fn sender(&self, pid: i32) -> (u64, i32) {
         let registry = &self.parts.registry;
         let server =
             registry.find_server(|it| it.cancel_pid == pid && it.database == self.database);
@@ -444,7 +446,9 @@ async fn run(pool: Arc<Pool>, worker: usize) {
             let mut state = listener.state.lock();
             state.lose();
             // Those whose hand-over is under way are told, and their clients keep their servers instead.
-            state.channels.retain(|_, channel| !channel.subscribers.is_empty());
+            state
+                .channels
+                .retain(|_, channel| !channel.subscribers.is_empty());
             state.runs = !state.channels.is_empty() && !pool.is_removed();
             !state.runs
         };
@@ -503,7 +507,11 @@ async fn serve(pool: &Arc<Pool>, mut pooled: Pooled, is_new: bool) -> Result<(),
             pooled.close("database configuration changed");
             return Err(Unavailable);
         }
-        unused = if is_used { None } else { unused.or(Some(Instant::now())) };
+        unused = if is_used {
+            None
+        } else {
+            unused.or(Some(Instant::now()))
+        };
         if unused.is_some_and(|since| since.elapsed() >= LINGER) {
             let mut state = listener.state.lock();
             if state.channels.is_empty() {

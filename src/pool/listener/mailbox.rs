@@ -161,7 +161,11 @@ impl Mailbox {
             match item {
                 Item::Notification(it) => {
                     let is_own = it.sender == self.client.id;
-                    let pid = if is_own { self.client.cancel_pid } else { it.pid };
+                    let pid = if is_own {
+                        self.client.cancel_pid
+                    } else {
+                        it.pid
+                    };
                     put_notification(out, pid, &it.text);
                 }
                 Item::Lost => {
