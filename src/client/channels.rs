@@ -1,11 +1,13 @@
 //! LISTEN in transaction pooling: what a client listens to is handed over to the one connection of its pool that listens
 //! for all ([`listener`](crate::pool::listener)), and so it does not have to keep a server.
 //!
-//! PostgreSQL is the judge of what is in force. A client that listens already and says something of channels again has
-//! its server listen to all of them first, in the client's own transaction; at its end a look tells which are left, and
-//! that is the set from then on. Whether this beginning was committed, too, is told by a setting that stands or falls with
-//! it ([`MARK`]). Not exact is what such a client does to its channels by a text that ends one transaction and begins
-//! another, by a function of its own, and in texts of more than 64 kB: there an UNLISTEN goes unnoticed.
+//! PostgreSQL is the judge of what is in force. At the end of a transaction a look finds what the server listens to, and
+//! that is added. Before a text with UNLISTEN the server of a client that listens already is made to listen to all of its
+//! channels, in the client's own transaction; what is left of them at its end is the set from then on. Whether this was
+//! committed, or undone by a savepoint, is told by a setting that stands or falls with it ([`MARK`]).
+//!
+//! An UNLISTEN goes unnoticed in a function that is called, in a text of more than 64 kB, and behind a ROLLBACK in the same
+//! text. DISCARD ALL is known by its command tag.
 
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
@@ -112,31 +114,24 @@ impl Relay {
         self.channels.as_ref().map(|_| MARK.into())
     }
 
-    /// A text follows that may do this. If it changes what the client listens to, the server must listen to that first.
+    /// May this text end what the client listens to? Then its server must listen to that first. (What it begins to listen
+    /// to is simply added.)
+    #[inline]
+    pub(super) fn may_unlisten(&self, found: Option<&Found>, sql: &[u8]) -> bool {
+        self.channels.is_some() && found.is_some_and(|found| ends_listening(found, sql))
+    }
+
+    /// Has the server listen to the client's channels before it gets a text that may end that.
     #[cold]
-    pub(super) fn listen_again(
-        &mut self,
-        linked: &mut Linked<'_>,
-        (found, by): (&Found, By),
-        out: &mut Outgoing<'_>,
-    ) {
+    pub(super) fn listen_again(&mut self, linked: &mut Linked<'_>, by: By, out: &mut Outgoing<'_>) {
         let Some(channels) = &self.channels else {
             return;
         };
-        let pipeline = &linked.server.pipeline;
-        let is_due = match by {
-            By::Query => {
-                found.touches.contains(Touches::CHANNELS)
-                    // It is refused in a failed transaction, and so is what follows.
-                    && (linked.server.status != TxStatus::Failed || pipeline.awaits_server())
-            }
-            // Others may have to be the only ones of their batch, as DISCARD ALL has.
-            By::Bind => found.touches == Touches::CHANNELS,
-        };
-        if !is_due {
+        if linked.server.status == TxStatus::Failed {
+            // It would be refused, and so will be what follows.
             return;
         }
-        let ends_alone = by == By::Query && !pipeline.needs_sync();
+        let ends_alone = by == By::Query && !linked.server.pipeline.needs_sync();
         let mut definition = channels.again();
         definition.extend_from_slice(&[0, 0, 0]);
         let name = format!("{}listen", self.registry.prefix()).into_bytes();
@@ -195,6 +190,16 @@ impl Relay {
         put_notification(out.insert(), self.cancel_pid, text);
         false
     }
+}
+
+/// Does the text have an UNLISTEN in it?
+fn ends_listening(found: &Found, sql: &[u8]) -> bool {
+    const WORD: &[u8] = b"unlisten";
+    found.touches.contains(Touches::CHANNELS)
+        && memchr::memchr2_iter(b'u', b'U', sql).any(|at| {
+            sql.get(at..at + WORD.len())
+                .is_some_and(|word| word.eq_ignore_ascii_case(WORD))
+        })
 }
 
 impl Session {

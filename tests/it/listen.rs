@@ -79,8 +79,8 @@ fn two_hundred_listeners_share_one_connection_besides_the_pool() {
     let listeners = pooler.console("SHOW LISTENERS");
     assert_eq!(listeners.get(0, "channel"), "news");
     assert_eq!(listeners.get(0, "clients"), "200");
+    let mut writer = pooler.connect(&database);
     for number in 0..5 {
-        let writer = &mut clients[number];
         writer.rows(&format!("NOTIFY news, '{number}'"));
     }
     for client in &mut clients {
@@ -206,7 +206,7 @@ fn what_is_rolled_back_does_not_count_and_what_is_committed_does() {
 fn the_extended_protocol_does_the_same() {
     let (pooler, database) = start();
     let mut client = pooler.connect(&database);
-    let mut run = |client: &mut Wire, texts: &[&str]| {
+    let run = |client: &mut Wire, texts: &[&str]| {
         let mut messages = Vec::new();
         for sql in texts {
             messages.push(frontend::parse("", sql, &[]));
@@ -252,6 +252,62 @@ fn the_extended_protocol_does_the_same() {
     postgres().sql(&database, "NOTIFY c; NOTIFY d");
     run(&mut client, &["LISTEN e"]);
     assert_quiet(&mut client, &database, "e");
+}
+
+#[test]
+fn transactions_may_be_sent_ahead() {
+    let (pooler, database) = start();
+    let mut client = pooler.connect(&database);
+    let mut send = |texts: &[&str]| {
+        let all: Vec<_> = texts.iter().map(|sql| frontend::query(sql)).collect();
+        client.send_all(&all);
+        for sql in texts {
+            let replies = client.read_until_ready();
+            assert!(replies.iter().all(|it| it.tag != b'E'), "{sql} {replies:?}");
+        }
+        client.rows("SELECT 1");
+        let mut seen = Vec::new();
+        postgres().sql(&database, "NOTIFY a; NOTIFY b; NOTIFY c; NOTIFY d");
+        postgres().sql(&database, "NOTIFY \"end\"");
+        loop {
+            match next(&mut client).1 {
+                channel if channel == "end" => return seen.join(" "),
+                channel => seen.push(channel),
+            }
+        }
+    };
+    assert_eq!(
+        send(&["LISTEN \"end\"", "LISTEN a", "LISTEN b", "UNLISTEN a"]),
+        "b"
+    );
+    let script = [
+        "BEGIN",
+        "UNLISTEN b",
+        "ROLLBACK",
+        "LISTEN c",
+        "BEGIN",
+        "LISTEN d",
+        "UNLISTEN c",
+        "COMMIT",
+    ];
+    assert_eq!(send(&script), "b d");
+    assert_eq!(
+        send(&["LISTEN a", "BEGIN", "UNLISTEN a", "ROLLBACK"]),
+        "a b d"
+    );
+    assert_eq!(send(&["DISCARD ALL", "LISTEN \"end\"", "LISTEN d"]), "d");
+    // In a transaction that has failed it is refused once.
+    client.send_all(&[
+        frontend::query("BEGIN"),
+        frontend::query("SELECT 1/0"),
+        frontend::query("UNLISTEN d"),
+        frontend::query("ROLLBACK"),
+    ]);
+    for errors in [0, 1, 1, 0] {
+        let replies = client.read_until_ready();
+        assert_eq!(replies.iter().filter(|it| it.tag == b'E').count(), errors);
+    }
+    assert_quiet(&mut client, &database, "d");
 }
 
 #[test]

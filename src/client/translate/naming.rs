@@ -190,7 +190,9 @@ impl Relay {
                 && let Some(found) = text.found.clone()
             {
                 let sql = Parse::text(&text.definition).to_vec();
-                self.listen_again(linked, (&found, By::Bind), out);
+                if self.may_unlisten(Some(&found), &sql) {
+                    self.listen_again(linked, By::Bind, out);
+                }
                 self.touch_bound(&found, &sql, (frame, &head));
             }
             self.note_portal(head.portal, forget);
@@ -218,7 +220,9 @@ impl Relay {
             let statement = statement.clone();
             let text = Parse::text(statement.definition());
             self.touch_bound(&found, text, (frame, &head));
-            self.listen_again(linked, (&found, By::Bind), out);
+            if self.may_unlisten(Some(&found), text) {
+                self.listen_again(linked, By::Bind, out);
+            }
             rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
         } else {
             rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
