@@ -23,7 +23,7 @@ use crate::pool::listener::{
     Name, Subscription, Taken, Unavailable, put_identifier, put_notification, read_notification,
 };
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
-use crate::protocol::frame::Frame;
+use crate::protocol::frame::{Frame, cut};
 use crate::protocol::frontend::{self, Target};
 use crate::server::look::{MARK, Seen};
 use crate::server::pipeline::{Expect, Request};
@@ -301,18 +301,21 @@ pub async fn settle(
     } else if !is_same {
         result = hand_over(pooled, wanted, &mut channels, client).await;
     }
-    let heard = pooled.server.state.heard.take().unwrap_or_default();
-    put_heard(&mut settled.told, &heard, &had, (pooled, client));
     match result {
-        Ok(()) if listens.is_empty() && !is_marked => {}
         Ok(()) => {
-            let sql = [b"UNLISTEN *; RESET ", MARK].concat();
-            prepare::run(pooled, &sql).await?;
+            put_heard(&mut settled.told, &had, (pooled, client));
+            if !listens.is_empty() || is_marked {
+                let sql = [b"UNLISTEN *; RESET ", MARK].concat();
+                prepare::run(pooled, &sql).await?;
+            }
+            // The listener tells what came since.
+            pooled.server.state.heard.clear();
         }
         Err(Failure::Unavailable) => {
             tracing::warn!(client = client.id, "what it listens to can't be shared");
             let sql = format!("UNLISTEN {}", pooled.pool().listener().marker());
             prepare::run(pooled, sql.as_bytes()).await?;
+            put_heard(&mut settled.told, &had, (pooled, client));
             if !had.is_empty() && (is_marked || was_discarded) {
                 // The server has all of its channels, and the listener may have lost something.
                 channels = None;
@@ -398,14 +401,15 @@ async fn hand_over(
 
 /// Reads until the token is there, and drops what stands behind it.
 async fn await_token(server: &mut Server, token: (&str, &str)) -> Result<(), server::Error> {
-    let is_token = |body: &Vec<u8>| {
+    let is_token = |body: &[u8]| {
         read_notification(body).is_some_and(|(_, channel, payload)| {
             channel == token.0.as_bytes() && payload == token.1.as_bytes()
         })
     };
     loop {
-        let heard = server.state.heard.get_or_insert_default();
-        if let Some(at) = heard.iter().position(is_token) {
+        let heard = &mut server.state.heard;
+        let place = bodies(heard).find(|(_, body)| is_token(body));
+        if let Some((at, _)) = place {
             heard.truncate(at);
             return Ok(());
         }
@@ -413,15 +417,22 @@ async fn await_token(server: &mut Server, token: (&str, &str)) -> Result<(), ser
     }
 }
 
-/// Appends what the server has heard, but for that of channels the client `had` at the listener, which tells it.
-fn put_heard(
-    out: &mut Vec<u8>,
-    heard: &[Vec<u8>],
-    had: &[Name],
-    (pooled, client): (&Pooled, &ClientEntry),
-) {
+/// The bodies of messages that stand one behind the other, and where each message begins.
+fn bodies(mut messages: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let length = messages.len();
+    std::iter::from_fn(move || {
+        let at = length - messages.len();
+        let frame = cut(messages, usize::MAX).ok()??;
+        messages = messages.get(frame.len..)?;
+        Some((at, frame.body()))
+    })
+}
+
+/// Takes what the server has heard and appends it, but for that of channels the client `had` at the listener, which tells it.
+fn put_heard(out: &mut Vec<u8>, had: &[Name], (pooled, client): (&mut Pooled, &ClientEntry)) {
+    let heard = std::mem::take(&mut pooled.server.state.heard);
     let marker = pooled.pool().listener().marker().as_bytes();
-    for body in heard {
+    for (_, body) in bodies(&heard) {
         let Some((pid, channel, _)) = read_notification(body) else {
             continue;
         };

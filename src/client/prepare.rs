@@ -92,7 +92,6 @@ pub async fn look(
     if let Some(counters) = pooled.pool().clone().counters(pooled.server.home) {
         counters.looks.add(1);
     }
-    pooled.server.state.heard = Some(Vec::new());
     tokio::time::timeout(LIMIT, pooled.server.look(login, names))
         .await
         .unwrap_or(Err(server::Error::ConnectTimeout))

@@ -114,7 +114,6 @@ impl Session {
                 },
                 Err(_) => settled.channels = channels,
             }
-            pooled.server.state.heard = None;
             Looked {
                 pooled,
                 seen,
