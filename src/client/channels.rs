@@ -24,7 +24,7 @@ use crate::pool::listener::{
 };
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
 use crate::protocol::frame::{Frame, cut};
-use crate::protocol::frontend::{self, Target};
+use crate::protocol::frontend::{self, Parse, Target};
 use crate::server::look::{MARK, Seen};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::session::put_literal;
@@ -159,6 +159,28 @@ impl Relay {
                 .server
                 .pipeline
                 .push_sync(Expect::Swallow(Request::Sync));
+        }
+    }
+
+    /// The same, of a statement that is being bound.
+    #[cold]
+    pub(super) fn listen_again_for(
+        &mut self,
+        linked: &mut Linked<'_>,
+        name: &[u8],
+        out: &mut Outgoing<'_>,
+    ) {
+        let (found, definition) = if name.is_empty() {
+            let text = self.statements.unnamed().map(|(_, text)| text);
+            text.map_or((None, &b""[..]), |it| (it.found.as_deref(), &it.definition))
+        } else {
+            let named = self.statements.get(name);
+            named.map_or((None, &b""[..]), |it| {
+                (it.found.as_deref(), it.statement.0.definition())
+            })
+        };
+        if self.may_unlisten(found, Parse::text(definition)) {
+            self.listen_again(linked, By::Bind, out);
         }
     }
 

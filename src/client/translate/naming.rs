@@ -68,6 +68,9 @@ impl Relay {
             if let Some(found) = &found {
                 self.touch(found, parse.sql);
             }
+            if self.may_unlisten(found.as_deref(), parse.sql) {
+                self.listen_again(linked, By::Bind, out);
+            }
             linked.owes(Expect::Forward(Request::Parse), None);
             return Ok(Step::Pass);
         }
@@ -182,6 +185,9 @@ impl Relay {
         if !self.portals.is_empty() {
             self.portals.remove(head.portal);
         }
+        if self.channels.is_some() {
+            self.listen_again_for(linked, head.statement, out);
+        }
         if head.statement.is_empty() {
             self.ensure_unnamed(linked, out);
             let kept = self.statements.unnamed().map(|(_, text)| text);
@@ -190,9 +196,6 @@ impl Relay {
                 && let Some(found) = text.found.clone()
             {
                 let sql = Parse::text(&text.definition).to_vec();
-                if self.may_unlisten(Some(&found), &sql) {
-                    self.listen_again(linked, By::Bind, out);
-                }
                 self.touch_bound(&found, &sql, (frame, &head));
             }
             self.note_portal(head.portal, forget);
@@ -215,17 +218,12 @@ impl Relay {
         ensure(linked, statement, out);
         make_room(linked, self.settings.max_prepared_statements, out);
         let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
+        rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
         let forget = named.forget.clone();
         if let Some(found) = named.found.clone() {
             let statement = statement.clone();
             let text = Parse::text(statement.definition());
             self.touch_bound(&found, text, (frame, &head));
-            if self.may_unlisten(Some(&found), text) {
-                self.listen_again(linked, By::Bind, out);
-            }
-            rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
-        } else {
-            rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
         }
         self.note_portal(head.portal, forget);
         linked.owes(Expect::Forward(Request::Bind), None);

@@ -189,3 +189,97 @@ fn size(item: &Item) -> usize {
         Item::Lost => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::startup::Replication;
+    use crate::stats::registry::{CancelKey, NewClient, Peer};
+
+    const OWN: i32 = 77;
+
+    fn mailbox() -> Mailbox {
+        let client = ClientEntry::new(NewClient {
+            id: 5,
+            user: String::new(),
+            database: String::new(),
+            pool_user: String::new(),
+            peer: Peer::Unix(None),
+            replication: Replication::None,
+            local: None,
+            tls: String::new(),
+            worker: 0,
+            cancel_pid: OWN,
+            cancel_key: CancelKey(Box::default()),
+            connected: 0,
+        });
+        Mailbox::new(Arc::new(client))
+    }
+
+    fn put(mailbox: &Mailbox, sender: (u64, i32), text: &str) {
+        let body = [&[0; 4], text.as_bytes()].concat();
+        mailbox.put(Item::Notification(Arc::new(Notification::new(
+            sender, &body,
+        ))));
+    }
+
+    #[test]
+    fn a_client_gets_its_own_number_for_what_it_has_sent() {
+        let mailbox = mailbox();
+        put(&mailbox, (5, 1), "a\0x\0");
+        put(&mailbox, (6, 2), "a\0\0");
+        let mut out = Vec::new();
+        assert_eq!(mailbox.take(&mut out, 1000), Taken::All);
+        assert_eq!(
+            out,
+            b"A\0\0\0\x0c\0\0\0\x4da\0x\0A\0\0\0\x0b\0\0\0\x02a\0\0"
+        );
+        assert_eq!(
+            read_notification(&out[5..13]),
+            Some((OWN, &b"a"[..], &b"x"[..]))
+        );
+    }
+
+    #[test]
+    fn an_order_is_given_for_the_first_that_waits() {
+        let mailbox = mailbox();
+        put(&mailbox, (0, 1), "a\0x\0");
+        assert!(mailbox.client.take_orders().has(Order::Notified));
+        put(&mailbox, (0, 1), "a\0y\0");
+        assert!(!mailbox.client.has_orders());
+        let mut out = Vec::new();
+        assert_eq!(mailbox.take(&mut out, 1), Taken::Some);
+        out.clear();
+        assert_eq!(mailbox.take(&mut out, 1), Taken::All);
+        put(&mailbox, (0, 1), "a\0z\0");
+        assert!(mailbox.client.has_orders());
+    }
+
+    #[test]
+    fn what_waits_of_a_channel_that_is_left_is_not_told() {
+        let mailbox = mailbox();
+        let name = |text: &str| Name::from(text.as_bytes());
+        assert_eq!(mailbox.listen(vec![name("a"), name("b")]), []);
+        put(&mailbox, (0, 1), "a\0x\0");
+        put(&mailbox, (0, 2), "b\0x\0");
+        assert_eq!(mailbox.listen(vec![name("b"), name("c")]), [name("a")]);
+        let mut out = Vec::new();
+        mailbox.take(&mut out, 1000);
+        assert_eq!(out, b"A\0\0\0\x0c\0\0\0\x02b\0x\0");
+        assert!(mailbox.listens_to(b"c") && !mailbox.listens_to(b"a"));
+    }
+
+    #[test]
+    fn there_is_a_limit_to_what_waits() {
+        let mailbox = mailbox();
+        let long = format!("a\0{}\0", "x".repeat(7999));
+        for _ in 0..MOST_BYTES / long.len() {
+            put(&mailbox, (0, 1), &long);
+        }
+        assert!(!mailbox.has_too_much());
+        mailbox.client.take_orders();
+        (0..3).for_each(|_| put(&mailbox, (0, 1), &long));
+        assert!(mailbox.has_too_much() && mailbox.client.has_orders());
+        assert!(mailbox.held.lock().items.is_empty());
+    }
+}
