@@ -171,6 +171,8 @@ fn what_is_rolled_back_does_not_count_and_what_is_committed_does() {
         for sql in script {
             client.rows(sql);
         }
+        // The hand-over keeps the order of each channel only.
+        client.rows("SELECT 1");
         assert_eq!(pinned(&pooler), 0, "{script:?}");
         for server in 0..2 {
             round += 1;
@@ -609,4 +611,86 @@ fn session_pooling_is_as_it_was() {
     assert_eq!(read(told), (server, "a".into(), "x".into()));
     client.patience(Duration::from_secs(10));
     assert_quiet(&mut client, &database, "a");
+}
+
+/// Numbers that look random and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % sides
+    }
+}
+
+#[test]
+fn whatever_is_said_it_listens_to_what_a_session_of_its_own_would() {
+    let (pooler, database) = start();
+    let (mut client, mut direct) = (pooler.connect(&database), postgres().connect(&database));
+    let mut dice = Dice(42);
+    let words = [
+        "BEGIN",
+        "BEGIN",
+        "COMMIT",
+        "COMMIT",
+        "COMMIT",
+        "ROLLBACK",
+        "SAVEPOINT s",
+        "SAVEPOINT s",
+        "ROLLBACK TO s",
+        "RELEASE s",
+        "LISTEN a",
+        "LISTEN b",
+        "LISTEN c",
+        "LISTEN a",
+        "UNLISTEN a",
+        "UNLISTEN b",
+        "UNLISTEN c",
+        "UNLISTEN *",
+        "SELECT 1",
+        "SELECT 1/0",
+        "SET work_mem = '8MB'",
+        "DISCARD ALL",
+        "LISTEN a; UNLISTEN b",
+        "UNLISTEN a; SELECT 1/0",
+        "BEGIN; UNLISTEN c; COMMIT",
+        "DO $$ BEGIN LISTEN c; UNLISTEN b; END $$",
+        "DEALLOCATE ALL; UNLISTEN a",
+    ];
+    let mut said: Vec<String> = Vec::new();
+    for _ in 0..600 {
+        let sql = words[usize::try_from(dice.roll(words.len() as u64)).unwrap()];
+        let how = dice.roll(3);
+        said.push(format!("{sql} ({how})"));
+        let [ours, theirs] = [&mut client, &mut direct].map(|wire| {
+            let replies = match how {
+                0 if !sql.contains(';') => wire.exchange(&[
+                    frontend::parse("", sql, &[]),
+                    frontend::bind("", "", &[]),
+                    frontend::execute("", 0),
+                    frontend::sync(),
+                ]),
+                _ => wire.query(sql),
+            };
+            let names = replies.iter().filter(|it| !matches!(it.tag, b'A' | b'S'));
+            let names: Vec<_> = names
+                .map(|it| (it.name(), it.comparable(&mut Vec::new())))
+                .collect();
+            (format!("{names:?}"), wire.status)
+        });
+        assert_eq!(ours, theirs, "{said:?}");
+        if ours.1 != b'I' {
+            continue;
+        }
+        client.rows("SELECT 1");
+        let list = "SELECT string_agg(c, ' ' ORDER BY c) FROM pg_listening_channels() c";
+        let rows = pooler.console("SHOW LISTENERS");
+        // Those that nobody listens to any more may still be shown for a moment.
+        let shown = (0..rows.rows.len()).filter(|&row| rows.get(row, "clients") == "1");
+        let shown: Vec<_> = shown.map(|row| rows.get(row, "channel")).collect();
+        assert_eq!(shown.join(" "), direct.value(list), "{said:?}");
+    }
 }
