@@ -192,9 +192,6 @@ impl Relay {
         frame: &Frame<'_>,
         out: &mut Outgoing<'_>,
     ) -> bool {
-        if self.settings.mode == PoolMode::Session || !self.settings.follows_sessions() {
-            return true;
-        }
         let Some((pid, channel, _)) = read_notification(frame.body()) else {
             return true;
         };
@@ -204,7 +201,9 @@ impl Relay {
             // The listener tells it.
             return false;
         }
-        if pid != linked.entry.cancel_pid {
+        let is_followed =
+            self.settings.mode != PoolMode::Session && self.settings.follows_sessions();
+        if pid != linked.entry.cancel_pid || !is_followed {
             return true;
         }
         // Its own. It knows itself by another number.
@@ -327,7 +326,11 @@ pub async fn settle(
         Ok(()) => {
             put_heard(&mut settled.told, &had, (pooled, client));
             if !listens.is_empty() || is_marked {
-                let sql = [b"UNLISTEN *; RESET ", MARK].concat();
+                let mut sql = b"UNLISTEN *".to_vec();
+                if is_marked {
+                    sql.extend_from_slice(b"; RESET ");
+                    sql.extend_from_slice(MARK);
+                }
                 prepare::run(pooled, &sql).await?;
             }
             // The listener tells what came since.

@@ -12,7 +12,7 @@
 //! order. So a token, which the client's server sends to a channel of the pool's own when the listener listens already,
 //! stands at the same place in both streams.
 //!
-//! The connection is opened on the first need, and closed [`LINGER`] after nobody listens any more. It is none of the pool's
+//! The connection is opened on the first need, and closed a minute after nobody listens any more. It is none of the pool's
 //! servers: it counts for `max_db_connections` and `max_user_connections`, but not for `default_pool_size`.
 
 use std::collections::HashMap;
@@ -22,30 +22,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::Rng;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 
-use super::{Pool, Pooled};
-use crate::protocol::backend::tag;
-use crate::protocol::frontend;
-use crate::stats::ServerState;
+use super::Pool;
 use crate::stats::registry::ClientEntry;
 
+mod connection;
 mod mailbox;
 
 use mailbox::{Item, Notification};
 pub use mailbox::{Mailbox, Taken, put_notification, read_notification};
-
-/// How long the connection stays when nobody listens.
-const LINGER: Duration = Duration::from_secs(60);
-
-/// How long it waits before it is opened again, at first and at most.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(15));
-
-/// How long PostgreSQL may take for a login or a LISTEN.
-const LIMIT: Duration = Duration::from_secs(10);
-
-/// Longest message accepted: a payload is shorter than 8000 bytes.
-const MAX_MESSAGE: usize = 1 << 20;
 
 /// The name of a channel, as PostgreSQL has it: without quotes.
 pub type Name = Box<[u8]>;
@@ -253,6 +239,12 @@ impl State {
         sql
     }
 
+    /// What is listened to.
+    fn listening(&self) -> Vec<Name> {
+        let those = self.channels.iter().filter(|(_, it)| it.listening);
+        those.map(|(name, _)| name.clone()).collect()
+    }
+
     /// The connection is gone.
     fn lose(&mut self) {
         self.failures += 1;
@@ -383,7 +375,7 @@ impl Pool {
             let worker = self.worker_of(0);
             self.parts
                 .workers
-                .spawn_on(worker, run(self.clone(), worker));
+                .spawn_on(worker, connection::run(self.clone(), worker));
         }
         listener.work.notify_one();
         loop {
@@ -417,140 +409,4 @@ impl Pool {
         let known = registry.client(client).map(|client| client.cancel_pid);
         (client, known.unwrap_or(pid))
     }
-}
-
-/// Holds the connection for as long as there is somebody to listen for.
-async fn run(pool: Arc<Pool>, worker: usize) {
-    let listener = pool.listener.clone();
-    let mut backoff = BACKOFF.0;
-    let mut is_new = false;
-    loop {
-        let opened = match timeout(LIMIT, pool.open_beside(worker)).await {
-            Ok(Ok(opened)) => opened,
-            // The log has it.
-            Ok(Err(_)) | Err(_) => None,
-        };
-        let was_connected = opened.is_some();
-        if let Some(pooled) = opened {
-            let began = Instant::now();
-            if serve(&pool, pooled, is_new).await.is_ok() {
-                return;
-            }
-            if began.elapsed() > BACKOFF.1 {
-                backoff = BACKOFF.0;
-            }
-            is_new = true;
-            tracing::warn!(db = %pool.database, user = %pool.user, "the connection that listens is lost");
-        }
-        let over = {
-            let mut state = listener.state.lock();
-            state.lose();
-            // Those whose hand-over is under way are told, and their clients keep their servers instead.
-            state
-                .channels
-                .retain(|_, channel| !channel.subscribers.is_empty());
-            state.runs = !state.channels.is_empty() && !pool.is_removed();
-            !state.runs
-        };
-        listener.progress.notify_waiters();
-        if over {
-            return;
-        }
-        if !pool.is_open() {
-            // RESUME nudges.
-            listener.work.notified().await;
-            continue;
-        }
-        let until = Instant::now() + if was_connected { BACKOFF.0 } else { backoff };
-        sleep_until(until).await;
-        backoff = (backoff * 2).min(BACKOFF.1);
-    }
-}
-
-/// Serves those who listen by a fresh connection. `Ok`: there are none any more. `is_new`: they had another one.
-async fn serve(pool: &Arc<Pool>, mut pooled: Pooled, is_new: bool) -> Result<(), Unavailable> {
-    let listener = &pool.listener;
-    let id = pooled.server.entry.id;
-    pooled.server.entry.set_state(ServerState::Active);
-    let mut first = b"LISTEN ".to_vec();
-    put_identifier(&mut first, listener.marker.as_bytes());
-    first.push(b';');
-    let mut is_first = true;
-    let mut unused: Option<Instant> = None;
-    loop {
-        let (due, names, is_used) = {
-            let mut state = listener.state.lock();
-            let mut due = std::mem::take(&mut first);
-            due.extend_from_slice(&state.due());
-            let names: Vec<Name> = state.channels.keys().cloned().collect();
-            (due, names, !state.channels.is_empty())
-        };
-        if !due.is_empty() {
-            ask(pool, &mut pooled, &due).await?;
-            {
-                let mut state = listener.state.lock();
-                (state.server, state.is_down) = (id, false);
-                for name in &names {
-                    if let Some(channel) = state.channels.get_mut(name) {
-                        channel.listening = true;
-                    }
-                }
-            }
-            if std::mem::take(&mut is_first) {
-                listener.confirm(is_new);
-            }
-            listener.progress.notify_waiters();
-            continue;
-        }
-        listener.progress.notify_waiters();
-        if !pool.is_open() || pooled.server.generation != pool.generation() {
-            pooled.close("database configuration changed");
-            return Err(Unavailable);
-        }
-        unused = if is_used {
-            None
-        } else {
-            unused.or(Some(Instant::now()))
-        };
-        if unused.is_some_and(|since| since.elapsed() >= LINGER) {
-            let mut state = listener.state.lock();
-            if state.channels.is_empty() {
-                (state.runs, state.server) = (false, 0);
-                drop(state);
-                pooled.close("nobody listens");
-                return Ok(());
-            }
-        }
-        let rest = unused.map_or(LINGER, |since| LINGER.saturating_sub(since.elapsed()));
-        let message = tokio::select! {
-            message = pooled.server.connection.read_message(MAX_MESSAGE) => message.map_err(|_| Unavailable)?,
-            () = listener.work.notified() => continue,
-            () = sleep_until(Instant::now() + rest) => continue,
-        };
-        // After an error the connection will end.
-        if message.tag == tag::NOTIFICATION_RESPONSE {
-            listener.tell(pool, &message.body);
-        }
-    }
-}
-
-/// Runs a text, and tells what comes meanwhile.
-async fn ask(pool: &Pool, pooled: &mut Pooled, sql: &[u8]) -> Result<(), Unavailable> {
-    let mut out = Vec::new();
-    frontend::query(&mut out, sql);
-    let connection = &mut pooled.server.connection;
-    let talk = async {
-        connection.send_all(&out).await.map_err(|_| Unavailable)?;
-        loop {
-            let message = connection.read_message(MAX_MESSAGE).await;
-            let message = message.map_err(|_| Unavailable)?;
-            match message.tag {
-                tag::NOTIFICATION_RESPONSE => pool.listener.tell(pool, &message.body),
-                tag::READY_FOR_QUERY => return Ok(()),
-                tag::ERROR_RESPONSE => return Err(Unavailable),
-                _ => {}
-            }
-        }
-    };
-    timeout(LIMIT, talk).await.unwrap_or(Err(Unavailable))
 }

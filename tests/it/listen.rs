@@ -362,6 +362,12 @@ impl Drop for Counter {
     }
 }
 
+/// It is no warning.
+fn read_on(message: Message) -> Message {
+    assert_eq!(message.name(), "NotificationResponse");
+    message
+}
+
 /// The numbers that came on the channel among these messages.
 fn numbers(messages: &[Message], channel: &str, into: &mut Vec<u64>) {
     for message in messages.iter().filter(|it| it.tag == b'A') {
@@ -512,15 +518,32 @@ fn a_lost_listener_comes_back_and_says_so() {
 }
 
 #[test]
-fn reconnect_and_pause_replace_the_listener() {
+fn reconnect_replaces_the_listener_unnoticed_and_pause_ends_it() {
     let (pooler, database) = start();
     let mut client = pooler.connect(&database);
     run(&mut client, "LISTEN a");
-    let first = pooler.console("SHOW LISTENERS").get(0, "server");
-    pooler.console("RECONNECT");
-    assert_eq!(client.read_message().unwrap().name(), "NoticeResponse");
+    let counter = Counter::start(&database, "count");
+    let mut seen = Vec::new();
+    numbers(&client.query("LISTEN count"), "count", &mut seen);
+    numbers(&client.query("SELECT 1"), "count", &mut seen);
+    for _ in 0..3 {
+        let first = pooler.console("SHOW LISTENERS").get(0, "server");
+        pooler.console("RECONNECT");
+        wait_until("another listens", || {
+            pooler.console("SHOW LISTENERS").get(0, "server") != first
+        });
+        let goal = seen.len() + 20;
+        while seen.len() < goal {
+            let message = client.read_message().unwrap();
+            numbers(&[read_on(message)], "count", &mut seen);
+        }
+    }
+    numbers(&client.query("UNLISTEN count"), "count", &mut seen);
+    assert_contiguous(&seen);
+    drop(counter);
+    client.rows("SELECT 1");
     assert_quiet(&mut client, &database, "a");
-    assert_ne!(pooler.console("SHOW LISTENERS").get(0, "server"), first);
+    assert_eq!(pooler.console("SHOW LISTENERS").get(0, "lost"), "0");
     pooler.console(&format!("PAUSE {database}"));
     wait_until("no connection is left", || connections(&database) == 0);
     pooler.console(&format!("RESUME {database}"));
