@@ -340,6 +340,7 @@ pub async fn settle(
             tracing::warn!(client = client.id, "what it listens to can't be shared");
             let sql = format!("UNLISTEN {}", pooled.pool().listener().marker());
             prepare::run(pooled, sql.as_bytes()).await?;
+            pooled.server.hear()?;
             put_heard(&mut settled.told, &had, (pooled, client));
             if !had.is_empty() && (is_marked || was_discarded) {
                 // The server has all of its channels, and the listener may have lost something.
@@ -438,7 +439,7 @@ async fn await_token(server: &mut Server, token: (&str, &str)) -> Result<(), ser
             heard.truncate(at);
             return Ok(());
         }
-        server.hear().await?;
+        server.hear_next().await?;
     }
 }
 

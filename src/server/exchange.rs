@@ -54,7 +54,7 @@ impl Server {
 
     /// Notifications may come right behind the last reply, and then in the same read. Nobody would look at them before
     /// the server says more.
-    fn hear(&mut self) -> Result<(), Error> {
+    pub fn hear(&mut self) -> Result<(), Error> {
         while let Some(frame) = frame::cut(&self.connection.kept, MAX_REPLY)?
             && frame.is_complete()
             && frame.tag == tag::NOTIFICATION_RESPONSE
@@ -92,7 +92,7 @@ impl Server {
     }
 
     /// Reads one more message, which nothing has been asked for.
-    pub async fn hear(&mut self) -> Result<(), Error> {
+    pub async fn hear_next(&mut self) -> Result<(), Error> {
         let message = self.connection.read_message(MAX_REPLY).await?;
         if message.tag == tag::ERROR_RESPONSE {
             return Err(Error::Query(error_text(&message.body)?));
