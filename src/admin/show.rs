@@ -11,6 +11,7 @@ use crate::admin::{Console, Rights};
 use crate::config::Config;
 
 mod connections;
+mod listeners;
 mod misc;
 mod named;
 mod network;
@@ -170,6 +171,14 @@ pub static SHOWS: &[Show] = &[
         pins::rows,
         "Clients that keep their servers outside of session pooling, why, and since when (`pin_policy`); not in PgBouncer. \
          `query` is the beginning of the text that last touched the session, which only administrators see."
+    ),
+    show!(
+        "listeners",
+        listeners::COLUMNS,
+        listeners::rows,
+        "Channels that clients listen to by the shared connection of their pool; not in PgBouncer. `clients` is how many do, \
+         `received` counts notifications from PostgreSQL and `delivered` those times the clients they were for, `lost` is how \
+         often the connection was lost, and `server` which it is; 0: there is none now."
     ),
     show!(
         "peers",

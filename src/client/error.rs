@@ -162,6 +162,9 @@ pub enum Error {
     /// `max_pinned_servers`.
     #[error("no more servers can be pinned (max_pinned_servers): {0}")]
     TooManyPinned(Touches),
+    /// It does not take its notifications, or does not leave its transaction, for too long.
+    #[error("too many notifications are waiting for this client")]
+    TooManyNotifications,
     /// `disable_pqexec`.
     #[error("PQexec disallowed")]
     QueriesDisallowed,
@@ -184,7 +187,7 @@ impl Error {
     pub fn sqlstate(&self) -> &str {
         match self {
             Self::Wait(WaitError::ServerRefused { sqlstate, .. }) => sqlstate,
-            Self::Statements(_) => sqlstate::OUT_OF_MEMORY,
+            Self::Statements(_) | Self::TooManyNotifications => sqlstate::OUT_OF_MEMORY,
             Self::PinRefused(_) => sqlstate::FEATURE_NOT_SUPPORTED,
             Self::TooManyPinned(_) => sqlstate::TOO_MANY_CONNECTIONS,
             _ => sqlstate::PROTOCOL_VIOLATION,
@@ -220,6 +223,7 @@ impl Error {
             | Self::InvalidParameter
             | Self::QueriesDisallowed
             | Self::PinRefused(_)
+            | Self::TooManyNotifications
             | Self::TransactionBlock => Fault::Client,
             Self::ServerCrashed
             | Self::ServerHeader

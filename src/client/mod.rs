@@ -8,6 +8,7 @@
 mod alone;
 mod belongings;
 pub mod cancel;
+mod channels;
 mod context;
 mod drain;
 mod dropping;

@@ -95,6 +95,12 @@ impl Session {
         if orders.has(Order::ServerOutdated) && self.entry.server() != 0 {
             self.entry.keep_order(Order::ServerOutdated);
         }
+        if orders.has(Order::Notified) {
+            let ending = self.deliver(cx, orders.has(Order::Suspend));
+            if ending.is_some() {
+                return ending;
+            }
+        }
         if orders.has(Order::Move) {
             self.moves = self.entry.goal() != self.worker;
         }

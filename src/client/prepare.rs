@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::Error;
 use super::relay::Relay;
-use super::release::Looked;
 use crate::pool::{PoolSettings, Pooled};
+use crate::server::look::Seen;
 use crate::server::overlay::Overlay;
 use crate::server::session::Tracked;
 use crate::server::{self, Doom};
@@ -79,7 +79,11 @@ pub async fn reset(pooled: &mut Pooled, query: &[u8]) {
 }
 
 /// Looks at the session, with the server out of reach of the client's cancel requests.
-pub async fn look(mut pooled: Pooled, login: &str, names: &[Box<[u8]>]) -> Looked {
+pub async fn look(
+    pooled: &mut Pooled,
+    login: &str,
+    names: &[Box<[u8]>],
+) -> Result<Seen, server::Error> {
     if !pooled.server.entry.unlink() {
         pooled.server.entry.cancels_settled().await;
     }
@@ -88,8 +92,9 @@ pub async fn look(mut pooled: Pooled, login: &str, names: &[Box<[u8]>]) -> Looke
     if let Some(counters) = pooled.pool().clone().counters(pooled.server.home) {
         counters.looks.add(1);
     }
-    let seen = tokio::time::timeout(LIMIT, pooled.server.look(login, names)).await;
-    (pooled, seen.unwrap_or(Err(server::Error::ConnectTimeout)))
+    tokio::time::timeout(LIMIT, pooled.server.look(login, names))
+        .await
+        .unwrap_or(Err(server::Error::ConnectTimeout))
 }
 
 /// Takes away what a client that is gone has left in the session, and what the configuration says.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::belongings::Belongings;
+use super::channels::Channels;
 use super::names::Names;
 use super::reading;
 use super::statements::{NamesHeld, Statements};
@@ -54,6 +55,10 @@ pub struct Relay {
     pub context: prepared::Context,
     /// They may have changed, and the server has not said yet to what: `context` is like no other for so long.
     pub context_is_open: bool,
+    /// What it listens to by the pool's listener; `None`: nothing.
+    pub channels: Option<Box<Channels>>,
+    /// The number it was given for its process id.
+    pub cancel_pid: i32,
     /// Portals whose run takes names away.
     pub portals: Names<Forget>,
     /// Names that were given or taken away by messages the server has not answered yet, with their batch. If an
@@ -166,6 +171,8 @@ impl Relay {
             context_is_open: false,
             tracked,
             belongings: None,
+            channels: None,
+            cancel_pid: 0,
             portals: Names::default(),
             unsettled: Names::default(),
             unnamed_changed: None,

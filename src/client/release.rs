@@ -12,6 +12,7 @@
 
 use std::sync::Arc;
 
+use super::channels::{self, Settled};
 use super::error::Ending;
 use super::session::{Session, State, Step};
 use super::{Error, prepare};
@@ -25,7 +26,14 @@ use crate::stats::Phase;
 use crate::stats::registry::PinInfo;
 
 /// A server that was looked at, and what was found.
-pub type Looked = (Pooled, Result<Seen, server::Error>);
+pub struct Looked {
+    /// The server.
+    pub pooled: Pooled,
+    /// What there is on it.
+    pub seen: Result<Seen, server::Error>,
+    /// The client's channels, and what it is told.
+    pub settled: Settled,
+}
 
 impl Session {
     /// The server owes nothing: the query is over, and perhaps the link.
@@ -92,17 +100,36 @@ impl Session {
             return Step::Again;
         };
         self.entry.enter(Phase::LinkedIdle, now);
-        let (login, names) = (self.pool.user.clone(), belongings.names().to_vec());
+        let (login, mut names) = (self.pool.user.clone(), belongings.names().to_vec());
+        names.extend(self.relay.mark());
+        let (client, channels) = (Arc::clone(&self.entry), self.relay.channels.take());
         self.state = State::Looking(Box::pin(async move {
-            prepare::look(pooled, &login, &names).await
+            let mut pooled = pooled;
+            let mut seen = prepare::look(&mut pooled, &login, &names).await;
+            let mut settled = Settled::default();
+            match &mut seen {
+                Ok(found) => match channels::settle(&mut pooled, found, channels, &client).await {
+                    Ok(now) => settled = now,
+                    Err(error) => seen = Err(error),
+                },
+                Err(_) => settled.channels = channels,
+            }
+            Looked {
+                pooled,
+                seen,
+                settled,
+            }
         }));
         self.kept_is_due = true;
         Step::Again
     }
 
     /// The server was looked at.
-    pub(super) fn looked(&mut self, (mut pooled, seen): Looked) -> Step {
+    pub(super) fn looked(&mut self, looked: Looked) -> Step {
+        let (mut pooled, seen) = (looked.pooled, looked.seen);
         let now = self.registry.turn();
+        self.relay.channels = looked.settled.channels;
+        self.connection.queue(&looked.settled.told);
         self.state = State::Idle;
         let heard = std::mem::take(&mut pooled.server.state.heard);
         self.connection.queue(&heard);

@@ -91,7 +91,8 @@ impl Relay {
                 self.error(linked, frame, out);
                 return Ok(false);
             }
-            tag::NOTICE_RESPONSE | tag::NOTIFICATION_RESPONSE => return Ok(true),
+            tag::NOTICE_RESPONSE => return Ok(true),
+            tag::NOTIFICATION_RESPONSE => return Ok(self.hear(linked, frame, out)),
             tag::PARAMETER_STATUS => {
                 let (name, value) = backend::read_parameter_status(frame.body())
                     .map_err(|_| desync(frame.bytes))?;
@@ -190,10 +191,13 @@ impl Relay {
                     // The text did not look like it: what was sent since may rest on what is gone now.
                     linked.doom(Doom::Desync);
                 }
-                if command == b"DISCARD ALL"
-                    && let Some(belongings) = &mut self.belongings
-                {
-                    belongings.discarded();
+                if command == b"DISCARD ALL" {
+                    if let Some(belongings) = &mut self.belongings {
+                        belongings.discarded();
+                    }
+                    if let Some(channels) = &mut self.channels {
+                        channels.discarded();
+                    }
                 }
                 linked.server.statements.clear();
                 if self.translates() {
@@ -351,6 +355,7 @@ fn is_read(tag: u8) -> bool {
             | tag::PARAMETER_STATUS
             | tag::COMMAND_COMPLETE
             | tag::PARAMETER_DESCRIPTION
+            | tag::NOTIFICATION_RESPONSE
     )
 }
 

@@ -112,6 +112,7 @@ pub struct Parts {
 impl Session {
     /// A client that has been told that it is logged in.
     pub fn new(parts: Parts) -> Self {
+        let cancel_pid = parts.entry.cancel_pid;
         Self {
             registry: parts.context.manager.parts().registry.clone(),
             shard: parts.pool.shard_of(parts.worker),
@@ -123,7 +124,10 @@ impl Session {
             entry: parts.entry,
             pool: parts.pool,
             worker: parts.worker,
-            relay: parts.relay,
+            relay: Relay {
+                cancel_pid,
+                ..parts.relay
+            },
             waiter: None,
             state: State::Idle,
             query_began: 0,
@@ -521,7 +525,7 @@ impl Session {
         }
         let mut pooled = match self.state {
             State::Linked(pooled) => pooled,
-            State::Looking(look) => look.await.0,
+            State::Looking(look) => look.await.pooled,
             State::Idle | State::Waiting | State::Preparing(_) => return,
         };
         // The client must see its connection end before, not after, its server is clean.

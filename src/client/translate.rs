@@ -5,6 +5,7 @@
 //! taken back if the server does not do it.
 
 use super::Error;
+use super::channels::By;
 use super::relay::{Linked, Outgoing, Passing, Relay};
 use crate::protocol::frame::{Frame, cut};
 use crate::protocol::frontend::{self, Execute, tag};
@@ -165,8 +166,8 @@ impl Relay {
             // One that makes no sense is PostgreSQL's to refuse, for it goes on after that.
             let sql = frontend::Query::read(frame.body()).map_or(&b""[..], |query| query.sql);
             let (found, may_drop) = self.touches(sql);
-            if let Some(found) = found {
-                self.touch(&found, sql);
+            if let Some(found) = &found {
+                self.touch(found, sql);
             }
             // SET LOCAL leaves nothing behind, and yet the next text is read under it.
             let changes = if may_drop || classify::begins_with_set(sql) {
@@ -180,8 +181,19 @@ impl Relay {
                     self.fence(linked, out);
                     return Step::Fenced;
                 }
+                if self.may_unlisten(found.as_deref(), sql) {
+                    self.listen_again(linked, By::Query, out);
+                }
                 self.query_that_drops_names(linked, sql, &changes.statements, out);
                 return Step::Done;
+            }
+            if self.may_unlisten(found.as_deref(), sql) {
+                if linked.server.pipeline.awaits_server() {
+                    // The transaction may have failed by then.
+                    self.fence(linked, out);
+                    return Step::Fenced;
+                }
+                self.listen_again(linked, By::Query, out);
             }
             if changes.settings {
                 self.settings_may_change();

@@ -14,6 +14,7 @@ mod gather;
 mod greeting;
 mod janitor;
 mod limits;
+pub mod listener;
 mod manager;
 mod open;
 pub mod peers;

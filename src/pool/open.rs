@@ -66,6 +66,8 @@ enum Stage {
     Connecting,
     Open,
     Failed,
+    /// Nothing: it is none of those that clients get.
+    Beside,
 }
 
 impl Slot {
@@ -91,7 +93,7 @@ impl Drop for Slot {
         match self.stage {
             Stage::Connecting => pool.accounting.lock().abandoned(),
             Stage::Open => pool.accounting.lock().closed(),
-            Stage::Failed => {}
+            Stage::Failed | Stage::Beside => {}
         }
         pool.parts.limits.return_server(&pool.database, &pool.user);
         pool.note_growth();
@@ -171,6 +173,25 @@ impl Pool {
             slot,
         };
         Ok((pooled, connected.welcome))
+    }
+
+    /// Opens a server besides those that clients get: it counts for the limits of the database and of the user, but not for
+    /// the size of the pool. `None`: there is no room now, or the pool is not open. Cancel-safe.
+    pub(super) async fn open_beside(
+        self: &Arc<Self>,
+        worker: usize,
+    ) -> Result<Option<Pooled>, server::Error> {
+        let settings = self.settings();
+        let permit = |full| self.evict_elsewhere(full) && self.take_permit(&settings).is_ok();
+        if !self.is_open() || !self.take_permit(&settings).map_or_else(permit, |()| true) {
+            return Ok(None);
+        }
+        let slot = Slot {
+            pool: self.clone(),
+            stage: Stage::Beside,
+        };
+        let server = self.connect(&settings.target, worker).await?.server;
+        Ok(Some(Pooled { server, slot }))
     }
 
     /// Room for one more server, made by closing an idle one if need be.

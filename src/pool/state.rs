@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::accounting::Accounting;
 use super::greeting::{Greeting, Greetings};
+use super::listener::Listener;
 use super::manager::Parts;
 use super::settings::micros;
 use super::shards::Shard;
@@ -65,6 +66,8 @@ pub struct Pool {
     pub(super) removed: AtomicBool,
     pub(super) pinned: Arc<AtomicUsize>,
     credentials: Apart<Mutex<Known>>,
+    /// Who listens to what, and the connection that does.
+    pub(super) listener: Arc<Listener>,
     /// What a server said at login, and what clients are told.
     greetings: Apart<Mutex<Greetings>>,
     counters: Box<[Counters]>,
@@ -111,6 +114,7 @@ impl Pool {
                 credentials,
                 keyring: Keyring::default(),
             })),
+            listener: Arc::default(),
             greetings: Apart::default(),
             counters: (0..count).map(|_| Counters::default()).collect(),
             parts,
@@ -284,6 +288,7 @@ impl Pool {
             }
         }
         self.close_all_idle("database configuration changed");
+        self.listener.nudge();
     }
 
     /// Is it paused?
@@ -309,11 +314,13 @@ impl Pool {
     pub fn pause(&self) {
         self.paused.store(true, Ordering::SeqCst);
         self.close_all_idle("pause mode");
+        self.listener.nudge();
     }
 
     /// Leases again.
     pub fn resume(self: &Arc<Self>) {
         self.paused.store(false, Ordering::SeqCst);
+        self.listener.nudge();
         self.feed();
     }
 
@@ -322,5 +329,6 @@ impl Pool {
         self.removed.store(true, Ordering::SeqCst);
         self.fail_waiters(&WaitError::DatabaseRemoved);
         self.close_all_idle("database removed");
+        self.listener.nudge();
     }
 }

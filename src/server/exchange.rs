@@ -54,7 +54,7 @@ impl Server {
 
     /// Notifications may come right behind the last reply, and then in the same read. Nobody would look at them before
     /// the server says more.
-    fn hear(&mut self) -> Result<(), Error> {
+    pub fn hear(&mut self) -> Result<(), Error> {
         while let Some(frame) = frame::cut(&self.connection.kept, MAX_REPLY)?
             && frame.is_complete()
             && frame.tag == tag::NOTIFICATION_RESPONSE
@@ -89,6 +89,15 @@ impl Server {
         }
         self.state.doom = doom;
         failure.map_or(Ok(()), |text| Err(Error::Query(text)))
+    }
+
+    /// Reads one more message, which nothing has been asked for.
+    pub async fn hear_next(&mut self) -> Result<(), Error> {
+        let message = self.connection.read_message(MAX_REPLY).await?;
+        if message.tag == tag::ERROR_RESPONSE {
+            return Err(Error::Query(error_text(&message.body)?));
+        }
+        self.note(&message)
     }
 
     /// Undoes what clients may have changed of what the names in a query of ours mean: who we are, in which schemas

@@ -14,10 +14,17 @@ pub struct Seen {
     pub overlay: Overlay,
     /// What keeps the session on this server.
     pub holds: Touches,
+    /// The channels it listens to.
+    pub channels: Vec<Box<[u8]>>,
+    /// The value of [`MARK`], if it was asked for and is set.
+    pub mark: Option<Box<[u8]>>,
 }
 
+/// A setting of ours, by which a look finds out whether something of ours was committed.
+pub const MARK: &[u8] = b"pgferry.listens";
+
 /// Each kind of state that lives on a server: how the query calls it, and when there is some.
-const HOLDS: [(&str, Touches, &str); 5] = [
+const HOLDS: [(&str, Touches, &str); 4] = [
     (
         "temporary",
         Touches::TEMPORARY,
@@ -42,14 +49,9 @@ const HOLDS: [(&str, Touches, &str); 5] = [
         Touches::STATEMENTS,
         "EXISTS (SELECT FROM pg_catalog.pg_prepared_statement() WHERE from_sql)",
     ),
-    (
-        "channels",
-        Touches::CHANNELS,
-        "EXISTS (SELECT FROM pg_catalog.pg_listening_channels())",
-    ),
 ];
 
-/// The query: rows of a kind, a name and a value. Kind `s` is a setting, `h` something that holds. Its parameters are the
+/// The query: rows of a kind, a name and a value. Kind `s` is a setting, `c` a channel, `h` something else that holds. Its parameters are the
 /// role that was logged in as, an array of settings that are not of interest, and one of custom settings.
 static QUERY: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut sql = "SELECT 's', name, setting FROM pg_catalog.pg_show_all_settings() \
@@ -61,6 +63,9 @@ static QUERY: LazyLock<Vec<u8>> = LazyLock::new(|| {
         UNION ALL SELECT 's', custom, pg_catalog.current_setting(custom, true) \
         FROM pg_catalog.unnest($3::pg_catalog.text[]) AS custom"
         .to_owned();
+    sql.push_str(
+        " UNION ALL SELECT 'c', channel, '' FROM pg_catalog.pg_listening_channels() AS channel",
+    );
     for (kind, _, condition) in HOLDS {
         sql.push_str(" UNION ALL SELECT 'h', '");
         sql.push_str(kind);
@@ -117,11 +122,17 @@ impl Server {
                 // A custom setting that this server has never heard of.
                 continue;
             };
-            if kind == b"h" {
-                let found = HOLDS.iter().find(|(known, ..)| known.as_bytes() == name);
-                seen.holds = found.map_or(seen.holds, |(_, hold, _)| seen.holds.union(*hold));
-            } else {
-                settings.push((name.into(), value.into()));
+            match kind.as_slice() {
+                b"h" => {
+                    let found = HOLDS.iter().find(|(known, ..)| known.as_bytes() == name);
+                    seen.holds = found.map_or(seen.holds, |(_, hold, _)| seen.holds.union(*hold));
+                }
+                b"c" => {
+                    seen.holds = seen.holds.union(Touches::CHANNELS);
+                    seen.channels.push(name.into());
+                }
+                _ if name == MARK => seen.mark = Some(value.into()),
+                _ => settings.push((name.into(), value.into())),
             }
         }
         seen.overlay = Overlay::new(settings);

@@ -262,7 +262,7 @@ fn quoted(inside: &[u8]) -> Option<(Vec<u8>, &[u8])> {
 }
 
 /// Appends a string literal that means the same whatever `standard_conforming_strings` is.
-pub(super) fn put_literal(sql: &mut Vec<u8>, value: &[u8]) {
+pub fn put_literal(sql: &mut Vec<u8>, value: &[u8]) {
     if value.contains(&b'\\') {
         sql.push(b'E');
     }

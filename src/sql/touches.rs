@@ -71,6 +71,12 @@ impl Touches {
         Self(self.0 & other.0)
     }
 
+    /// Those that are not in `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Whether all of `other` are in it.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

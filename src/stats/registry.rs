@@ -189,6 +189,12 @@ impl Registry {
         self.clients.iter().for_each(|entry| look(&entry));
     }
 
+    /// A server of which this is so.
+    pub fn find_server(&self, is_it: impl Fn(&ServerEntry) -> bool) -> Option<Arc<ServerEntry>> {
+        let found = self.servers.iter().find(|entry| is_it(entry))?;
+        Some(found.clone())
+    }
+
     /// All servers, in no order.
     pub fn servers(&self) -> Vec<Arc<ServerEntry>> {
         self.servers.iter().map(|entry| entry.clone()).collect()

@@ -40,6 +40,7 @@ mod hosts;
 mod large;
 mod ldap;
 mod lifetime;
+mod listen;
 mod oracle;
 mod pam;
 mod peers;

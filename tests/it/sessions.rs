@@ -217,7 +217,6 @@ fn state_that_can_not_move_keeps_its_server_for_as_long_as_it_lives() {
         ),
         ("PREPARE p AS SELECT 1", "DEALLOCATE p", "statements"),
         ("PREPARE p AS SELECT 1", "DISCARD ALL", "statements"),
-        ("LISTEN news", "UNLISTEN news", "channels"),
     ] {
         client.rows(begin);
         assert_eq!(servers_used(&mut client), 1, "{begin}");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::{KEEP_UNNAMED, Step};
 use crate::client::Error;
+use crate::client::channels::By;
 use crate::client::relay::{Linked, Outgoing, Relay};
 use crate::client::replan;
 use crate::client::statements::plain;
@@ -67,6 +68,9 @@ impl Relay {
         if !self.translates() && self.statements.get(parse.name).is_none() {
             if let Some(found) = &found {
                 self.touch(found, parse.sql);
+            }
+            if self.may_unlisten(found.as_deref(), parse.sql) {
+                self.listen_again(linked, By::Bind, out);
             }
             linked.owes(Expect::Forward(Request::Parse), None);
             return Ok(Step::Pass);
@@ -181,6 +185,9 @@ impl Relay {
         }
         if !self.portals.is_empty() {
             self.portals.remove(head.portal);
+        }
+        if self.channels.is_some() {
+            self.listen_again_for(linked, head.statement, out);
         }
         if head.statement.is_empty() {
             self.ensure_unnamed(linked, out);

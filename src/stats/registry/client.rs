@@ -78,6 +78,8 @@ pub enum Order {
     SuspendTimeout = 1 << 14,
     /// The servers of its pool are replaced, and its own can't be, except by ending both.
     Reconnect = 1 << 15,
+    /// There are notifications for it.
+    Notified = 1 << 16,
 }
 
 /// A connected client, as everybody but its own task sees it.

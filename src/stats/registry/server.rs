@@ -26,6 +26,9 @@ pub enum ServerState {
     BeingCanceled = 5,
 }
 
+/// Beside the id of a client: it has the server no more.
+const WAS: u64 = 1 << 63;
+
 /// A server connection, as everybody but its holder sees it. On cache lines of its own: its holder may be on another worker
 /// than those of its neighbours.
 #[derive(Debug)]
@@ -157,7 +160,13 @@ impl ServerEntry {
 
     /// The id of the client it is lent to; 0 for none.
     pub fn client(&self) -> u64 {
-        self.client.load(Ordering::SeqCst)
+        let client = self.client.load(Ordering::SeqCst);
+        if client & WAS == 0 { client } else { 0 }
+    }
+
+    /// The id of the client it is lent to, or was last; 0: it has served nobody.
+    pub fn last_client(&self) -> u64 {
+        self.client.load(Ordering::SeqCst) & !WAS
     }
 
     /// It is lent to a client.
@@ -175,7 +184,7 @@ impl ServerEntry {
     #[inline]
     #[must_use]
     pub fn unlink(&self) -> bool {
-        self.client.store(0, Ordering::SeqCst);
+        self.client.fetch_or(WAS, Ordering::SeqCst);
         self.state.store(ServerState::Idle as u8, Ordering::Relaxed);
         // The other half of this handshake is in `begin_cancel`: it counts itself in before it
         // looks who the client is, so one of the two always sees the other.
