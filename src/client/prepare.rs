@@ -97,6 +97,19 @@ pub async fn look(
         .unwrap_or(Err(server::Error::ConnectTimeout))
 }
 
+/// What the client has reset goes back to what it has asked for at its login, and not to what the server began with.
+pub async fn go_back(
+    pooled: &mut Pooled,
+    at_login: &Tracked,
+    seen: &Seen,
+) -> Result<(), server::Error> {
+    let sql = at_login.difference_of(&pooled.server.state.tracked, &seen.at_first);
+    if sql.is_empty() {
+        return Ok(());
+    }
+    run(pooled, &sql).await
+}
+
 /// Takes away what a client that is gone has left in the session, and what the configuration says.
 pub async fn clean(pooled: &mut Pooled, relay: &Relay) {
     let left = relay.belongings.as_ref();

@@ -59,6 +59,8 @@ pub struct Relay {
     pub channels: Option<Box<Channels>>,
     /// The number it was given for its process id.
     pub cancel_pid: i32,
+    /// What these were when it had logged in: RESET goes back to that.
+    pub at_login: Tracked,
     /// Portals whose run takes names away.
     pub portals: Names<Forget>,
     /// Names that were given or taken away by messages the server has not answered yet, with their batch. If an
@@ -169,6 +171,7 @@ impl Relay {
             statements: Statements::new(names_held.clone()),
             context: reading::context(&registry, &tracked, None),
             context_is_open: false,
+            at_login: tracked.clone(),
             tracked,
             belongings: None,
             channels: None,

@@ -103,9 +103,15 @@ impl Session {
         let (login, mut names) = (self.pool.user.clone(), belongings.names().to_vec());
         names.extend(self.relay.mark());
         let (client, channels) = (Arc::clone(&self.entry), self.relay.channels.take());
+        let at_login = self.relay.at_login.clone();
         self.state = State::Looking(Box::pin(async move {
             let mut pooled = pooled;
             let mut seen = prepare::look(&mut pooled, &login, &names).await;
+            if let Ok(found) = &seen
+                && let Err(error) = prepare::go_back(&mut pooled, &at_login, found).await
+            {
+                seen = Err(error);
+            }
             let mut settled = Settled::default();
             match &mut seen {
                 Ok(found) => match channels::settle(&mut pooled, found, channels, &client).await {
@@ -154,6 +160,7 @@ impl Session {
         if belongings.is_gone(&pooled.server.state.base) {
             self.relay.belongings = None;
         }
+        self.adopt_spelling(&pooled);
         self.relay.learn_context();
         self.state = State::Linked(pooled);
         if holds.is_empty() {

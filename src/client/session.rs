@@ -483,7 +483,7 @@ impl Session {
     }
 
     /// The client's values are the server's now, to the letter; the client is told where the letters differ.
-    fn adopt_spelling(&mut self, pooled: &Pooled) {
+    pub(super) fn adopt_spelling(&mut self, pooled: &Pooled) {
         let mut told = Vec::new();
         let before = self.relay.tracked.clone();
         for (name, value) in pooled.server.state.tracked.iter() {

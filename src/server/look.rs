@@ -12,6 +12,8 @@ use crate::sql::touches::{Setting, Touches, touches};
 pub struct Seen {
     /// What is set.
     pub overlay: Overlay,
+    /// Tracked parameters that nobody has set since the server was connected, or that were reset.
+    pub at_first: Vec<Box<[u8]>>,
     /// What keeps the session on this server.
     pub holds: Touches,
     /// The channels it listens to.
@@ -54,8 +56,10 @@ const HOLDS: [(&str, Touches, &str); 4] = [
 /// The query: rows of a kind, a name and a value. Kind `s` is a setting, `c` a channel, `h` something else that holds. Its parameters are the
 /// role that was logged in as, an array of settings that are not of interest, and one of custom settings.
 static QUERY: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let mut sql = "SELECT 's', name, setting FROM pg_catalog.pg_show_all_settings() \
-        WHERE source OPERATOR(pg_catalog.=) 'session' AND name OPERATOR(pg_catalog.<>) ALL ($2::pg_catalog.text[]) \
+    let mut sql = "SELECT CASE WHEN name OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[]) THEN 'd' ELSE 's' END, \
+        name, setting FROM pg_catalog.pg_show_all_settings() \
+        WHERE (name OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])) \
+        OPERATOR(pg_catalog.<>) (source OPERATOR(pg_catalog.=) 'session') \
         UNION ALL SELECT 's', 'role', pg_catalog.current_setting('role') \
         WHERE pg_catalog.current_setting('role') OPERATOR(pg_catalog.<>) 'none' \
         UNION ALL SELECT 's', 'session_authorization', session_user::pg_catalog.text \
@@ -131,6 +135,7 @@ impl Server {
                     seen.holds = seen.holds.union(Touches::CHANNELS);
                     seen.channels.push(name.into());
                 }
+                b"d" => seen.at_first.push(name.into()),
                 _ if name == MARK => seen.mark = Some(value.into()),
                 _ => settings.push((name.into(), value.into())),
             }

@@ -168,6 +168,19 @@ impl Tracked {
     }
 }
 
+impl Tracked {
+    /// The `SET`s that make these parameters, where a server has other values, what they are here.
+    pub fn difference_of(&self, server: &Self, names: &[Box<[u8]>]) -> Vec<u8> {
+        let mut only = server.clone();
+        for (name, value) in self.iter() {
+            if names.iter().any(|known| **known == *name.as_bytes()) {
+                only.set(name.as_bytes(), value);
+            }
+        }
+        only.difference(server)
+    }
+}
+
 impl Values {
     fn flatten(&mut self) {
         let lengths = self.known.iter().flatten().map(|value| value.len());

@@ -559,3 +559,40 @@ fn a_trigger_that_sets_something_is_followed() {
         assert_eq!(stranger.value("SHOW work_mem"), fresh);
     }
 }
+
+#[test]
+fn reset_goes_back_to_what_the_client_asked_for_at_its_login() {
+    let (pooler, database) = roaming(|_| ());
+    fill(&pooler, &database);
+    let enter = |address| {
+        let mut client = Wire::connect(address).unwrap();
+        client.send(&frontend::startup(&[
+            ("user", "app"),
+            ("database", &database),
+            ("TimeZone", "Asia/Tokyo"),
+            ("application_name", "prog"),
+        ]));
+        client.read_until_ready();
+        client
+    };
+    let look = "SELECT current_setting('TimeZone') || ' ' || current_setting('application_name')";
+    let (mut client, mut direct) = (enter(pooler.address()), enter(postgres().address()));
+    for sql in [
+        "RESET ALL",
+        "SET TimeZone = 'UTC'",
+        "RESET TimeZone",
+        "SET application_name = 'other'",
+        "SET application_name TO DEFAULT",
+        "BEGIN; SET TimeZone = 'UTC'; RESET TimeZone; COMMIT",
+        "CREATE TEMP TABLE mine (v int)",
+        "RESET ALL",
+        "DISCARD ALL",
+    ] {
+        for side in [&mut client, &mut direct] {
+            side.rows(sql);
+        }
+        for _ in 0..3 {
+            assert_eq!(client.value(look), direct.value(look), "{sql}");
+        }
+    }
+}
