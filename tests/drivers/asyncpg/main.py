@@ -255,7 +255,8 @@ async def a_listener_hears_everything_while_it_works():
                 break
             await asyncio.sleep(0.05)
         check(heard == {"a": wanted, "b": wanted}, heard)
-        check(len(set(await meet(listener))) == 1, "not kept")
+        # What it listens to is heard by a connection of the pool's; it goes from server to server like any other.
+        check(len(set(await meet(listener))) > 1, "kept")
         await listener.remove_listener("a", hear)
         await listener.remove_listener("b", hear)
         more_than_one(await meet(listener))
