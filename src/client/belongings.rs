@@ -190,67 +190,58 @@ impl Relay {
     }
 
     /// A text is being run that may do this to the session.
-    #[cold]
     pub fn touch(&mut self, found: &Found, text: &[u8]) {
-        let belongings = self.belongings.get_or_insert_default();
-        belongings.note(found.touches, text);
-        if found.touches.contains(Touches::BODY) {
-            let named = self.settings.functions.settings();
-            for name in &named {
-                belongings.name(name);
-            }
-        }
-        for setting in &found.settings {
-            match setting {
-                Setting::Named(name) => belongings.name(name),
-                Setting::Parameter(_) => {
-                    belongings.unseen = belongings.unseen.union(Touches::UNKNOWN_NAME);
-                }
-            }
-        }
+        self.note_touches(found, text, |_| None);
     }
 
     /// The same, of a statement that is being bound.
-    #[cold]
     pub fn touch_bound(
         &mut self,
         found: &Found,
         text: &[u8],
         (frame, head): (&Frame<'_>, &BindHead<'_>),
     ) {
+        let values = frame.body().get(head.len..).unwrap_or_default();
+        self.note_touches(found, text, |number| {
+            let value = frame
+                .is_complete()
+                .then(|| frontend::bound_value(values, number));
+            value.flatten().map(<[u8]>::to_ascii_lowercase)
+        });
+    }
+
+    /// Something is being run that can't be looked into.
+    pub fn touch_anything(&mut self, text: &[u8]) {
+        if self.settings.follows_sessions() {
+            let found = Found {
+                touches: ANYTHING.union(Touches::BODY),
+                settings: Vec::new(),
+            };
+            self.note_touches(&found, text, |_| None);
+        }
+    }
+
+    #[cold]
+    fn note_touches(
+        &mut self,
+        found: &Found,
+        text: &[u8],
+        parameter: impl Fn(u16) -> Option<Vec<u8>>,
+    ) {
         let belongings = self.belongings.get_or_insert_default();
         belongings.note(found.touches, text);
         if found.touches.contains(Touches::BODY) {
-            let named = self.settings.functions.settings();
-            for name in &named {
-                belongings.name(name);
-            }
+            self.settings
+                .functions
+                .each_setting(|name| belongings.name(name));
         }
         for setting in &found.settings {
             match setting {
                 Setting::Named(name) => belongings.name(name),
-                Setting::Parameter(number) => {
-                    let values = frame.body().get(head.len..).unwrap_or_default();
-                    match frontend::bound_value(values, *number) {
-                        Some(name) if frame.is_complete() => {
-                            belongings.name(&name.to_ascii_lowercase());
-                        }
-                        _ => belongings.unseen = belongings.unseen.union(Touches::UNKNOWN_NAME),
-                    }
-                }
-            }
-        }
-    }
-
-    /// Something is being run that can't be looked into.
-    #[cold]
-    pub fn touch_anything(&mut self, text: &[u8]) {
-        if self.settings.follows_sessions() {
-            let belongings = self.belongings.get_or_insert_default();
-            belongings.note(ANYTHING, text);
-            let named = self.settings.functions.settings();
-            for name in &named {
-                belongings.name(name);
+                Setting::Parameter(number) => match parameter(*number) {
+                    Some(name) => belongings.name(&name),
+                    None => belongings.unseen = belongings.unseen.union(Touches::UNKNOWN_NAME),
+                },
             }
         }
     }

@@ -20,15 +20,15 @@ use super::{Error, prepare};
 use crate::config::PoolMode;
 use crate::pool::Pooled;
 use crate::pool::listener::{
-    Name, Subscription, Taken, Unavailable, put_identifier, put_notification, read_notification,
+    Name, Subscription, Taken, Unavailable, put_notification, read_notification,
 };
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
 use crate::protocol::frame::{Frame, cut};
 use crate::protocol::frontend::{self, Parse, Target};
 use crate::server::look::{MARK, Seen};
 use crate::server::pipeline::{Expect, Request};
-use crate::server::session::put_literal;
 use crate::server::{self, Server};
+use crate::sql::quote::{put_identifier, put_literal};
 use crate::sql::touches::{Found, Touches};
 use crate::stats::registry::ClientEntry;
 

@@ -62,13 +62,17 @@ pub async fn adopt(
     }
 }
 
-/// Runs the reset query. The server is not clean if it fails: what the client has set may be why.
-pub async fn reset(pooled: &mut Pooled, query: &[u8]) {
-    // A cancel request that is still on its way would hit the reset.
+/// Puts the server out of its client's reach: a cancel request that is still on its way would hit what we do.
+async fn take_away(pooled: &mut Pooled) {
     if !pooled.server.entry.unlink() {
         pooled.server.entry.cancels_settled().await;
     }
     pooled.server.entry.set_state(ServerState::Tested);
+}
+
+/// Runs the reset query. The server is not clean if it fails: what the client has set may be why.
+pub async fn reset(pooled: &mut Pooled, query: &[u8]) {
+    take_away(pooled).await;
     if let Err(error) = run(pooled, query).await {
         pooled.server.state.doom.get_or_insert(Doom::CheckFailed);
         tracing::debug!(
@@ -84,10 +88,7 @@ pub async fn look(
     login: &str,
     names: &[Box<[u8]>],
 ) -> Result<Seen, server::Error> {
-    if !pooled.server.entry.unlink() {
-        pooled.server.entry.cancels_settled().await;
-    }
-    pooled.server.entry.set_state(ServerState::Tested);
+    take_away(pooled).await;
     pooled.server.state.heard.clear();
     if let Some(counters) = pooled.pool().clone().counters(pooled.server.home) {
         counters.looks.add(1);

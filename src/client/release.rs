@@ -237,7 +237,7 @@ impl Session {
         self.pool.check_in_at(self.shard, pooled, now);
     }
 
-    /// `server_reset_query_always`: the server is given back by a task of its belongings.
+    /// `server_reset_query_always`: the server is given back by a task of its own.
     fn release_after_reset(&mut self, now: u64) {
         let State::Linked(mut pooled) = std::mem::replace(&mut self.state, State::Idle) else {
             return;

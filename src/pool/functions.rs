@@ -55,12 +55,11 @@ impl Functions {
             .is_some_and(|known| known.names.contains(name))
     }
 
-    /// The custom settings that are named in them.
-    pub fn settings(&self) -> Vec<Box<[u8]>> {
-        let known = self.known.load();
-        known
-            .as_ref()
-            .map_or_else(Vec::new, |known| known.settings.clone())
+    /// Takes the custom settings that are named in them, one by one.
+    pub fn each_setting(&self, mut take: impl FnMut(&[u8])) {
+        if let Some(known) = &*self.known.load() {
+            known.settings.iter().for_each(|name| take(name));
+        }
     }
 
     /// May a text touch the session through what it does not show: triggers, views, policies, defaults and so on?

@@ -25,6 +25,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::Pool;
+use crate::sql::quote::put_identifier;
 use crate::stats::registry::ClientEntry;
 
 mod connection;
@@ -255,18 +256,6 @@ impl State {
             channel.listening = false;
         }
     }
-}
-
-/// Appends a name in quotes.
-pub fn put_identifier(sql: &mut Vec<u8>, name: &[u8]) {
-    sql.push(b'"');
-    for &byte in name {
-        if byte == b'"' {
-            sql.push(byte);
-        }
-        sql.push(byte);
-    }
-    sql.push(b'"');
 }
 
 impl Listener {

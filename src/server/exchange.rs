@@ -20,19 +20,21 @@ impl Server {
     /// Runs a simple query and reads its replies to the end. The first error is returned once
     /// ReadyForQuery is in. If this is dropped half-way the server is not clean: it must be closed.
     pub async fn run(&mut self, sql: &[u8]) -> Result<(), Error> {
-        let mut out = Vec::new();
-        frontend::query(&mut out, sql);
-        self.state.unnamed = Unnamed::Unknown;
-        self.converse(&out, |_| {}).await
+        self.simple(sql, |_| {}).await
     }
 
     /// Runs a simple query and returns all its rows, with their columns in text.
     pub async fn ask_for_rows(&mut self, sql: &[u8]) -> Result<Vec<Row>, Error> {
-        let (mut out, mut rows) = (Vec::new(), Vec::new());
+        let mut rows = Vec::new();
+        self.simple(sql, |row| rows.push(row)).await?;
+        Ok(rows)
+    }
+
+    async fn simple(&mut self, sql: &[u8], on_row: impl FnMut(Row)) -> Result<(), Error> {
+        let mut out = Vec::new();
         frontend::query(&mut out, sql);
         self.state.unnamed = Unnamed::Unknown;
-        self.converse(&out, |row| rows.push(row)).await?;
-        Ok(rows)
+        self.converse(&out, on_row).await
     }
 
     /// Runs a query with text parameters by the extended protocol and returns its rows, with their columns in text. The

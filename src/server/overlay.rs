@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::session::put_literal;
+use crate::sql::quote::{put_identifier, put_literal};
 
 /// SET ROLE.
 pub const ROLE: &[u8] = b"role";
@@ -109,14 +109,7 @@ fn put_name(sql: &mut Vec<u8>, name: &[u8]) {
         if at > 0 {
             sql.push(b'.');
         }
-        sql.push(b'"');
-        for &byte in part {
-            if byte == b'"' {
-                sql.push(byte);
-            }
-            sql.push(byte);
-        }
-        sql.push(b'"');
+        put_identifier(sql, part);
     }
 }
 

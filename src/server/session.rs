@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::sql::quote::put_literal;
+
 /// Always tracked; `track_extra_parameters` adds more.
 const ALWAYS: [&str; 5] = [
     "DateStyle",
@@ -155,29 +157,28 @@ impl Tracked {
     /// The `SET`s that make a server with the values `server` fit for a client that wants these;
     /// empty if nothing has to change. A value that only one side knows is left alone.
     pub fn difference(&self, server: &Self) -> Vec<u8> {
+        self.set_what_differs(server, |_| true)
+    }
+
+    /// The same, of the parameters with these names only.
+    pub fn difference_of(&self, server: &Self, names: &[Box<[u8]>]) -> Vec<u8> {
+        self.set_what_differs(server, |name| {
+            names.iter().any(|known| **known == *name.as_bytes())
+        })
+    }
+
+    fn set_what_differs(&self, server: &Self, is_meant: impl Fn(&str) -> bool) -> Vec<u8> {
         let mut sql = Vec::new();
         let values = self.0.known.iter().zip(&server.0.known);
         for (name, (wanted, has)) in self.0.names.iter().zip(values) {
             if let (Some(wanted), Some(has)) = (wanted, has)
+                && is_meant(name)
                 && !is_same_value(name, wanted, has)
             {
                 put_set(&mut sql, name, wanted);
             }
         }
         sql
-    }
-}
-
-impl Tracked {
-    /// The `SET`s that make these parameters, where a server has other values, what they are here.
-    pub fn difference_of(&self, server: &Self, names: &[Box<[u8]>]) -> Vec<u8> {
-        let mut only = server.clone();
-        for (name, value) in self.iter() {
-            if names.iter().any(|known| **known == *name.as_bytes()) {
-                only.set(name.as_bytes(), value);
-            }
-        }
-        only.difference(server)
     }
 }
 
@@ -272,21 +273,6 @@ fn quoted(inside: &[u8]) -> Option<(Vec<u8>, &[u8])> {
         name.push(b'"');
         rest = more;
     }
-}
-
-/// Appends a string literal that means the same whatever `standard_conforming_strings` is.
-pub fn put_literal(sql: &mut Vec<u8>, value: &[u8]) {
-    if value.contains(&b'\\') {
-        sql.push(b'E');
-    }
-    sql.push(b'\'');
-    for &byte in value {
-        if matches!(byte, b'\'' | b'\\') {
-            sql.push(byte);
-        }
-        sql.push(byte);
-    }
-    sql.push(b'\'');
 }
 
 #[cfg(test)]

@@ -8,4 +8,5 @@
 pub mod classify;
 pub mod functions;
 pub mod lexer;
+pub mod quote;
 pub mod touches;

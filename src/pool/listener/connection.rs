@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Name, Unavailable, put_identifier, read_notification};
+use super::{Name, Unavailable, read_notification};
 use crate::pool::{Pool, Pooled};
 use crate::protocol::backend::tag;
 use crate::protocol::frontend;
+use crate::sql::quote::put_identifier;
 use crate::stats::ServerState;
 
 /// How long the connection stays when nobody listens.
