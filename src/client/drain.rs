@@ -53,6 +53,18 @@ async fn settle(pooled: &mut Pooled, relay: &mut Relay, orderly: bool) -> Result
     if pooled.server.state.doom.is_some() || pooled.server.state.pipeline.is_unsure() {
         return Err(Doom::ClientLeft);
     }
+    if pooled.server.is_ahead() {
+        pooled
+            .server
+            .finish_ahead()
+            .await
+            .map_err(|_| Doom::CheckFailed)?;
+        // Its query may have to be cancelled.
+        let asked = pooled.server.entry.request_time();
+        pooled.server.entry.link(relay.id, asked);
+        // More may have come in the same read.
+        discard(pooled, relay, &[])?;
+    }
     // Breaking off a COPY ends it; a cancel request at the same time would leave it open which of the two did.
     let in_copy = pooled.server.state.pipeline.takes_copy_data();
     let grace = if orderly || in_copy {

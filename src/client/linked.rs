@@ -2,10 +2,10 @@
 
 use std::task::{Context as TaskContext, Poll};
 
-use super::Error;
 use super::error::Ending;
 use super::relay::{Linked, Outgoing};
 use super::session::{READ_AHEAD, Session, State, Step};
+use super::{Error, prepare};
 use crate::net::scratch::Scratch;
 use crate::server::Doom;
 use crate::server::pipeline::Desync;
@@ -59,6 +59,9 @@ impl Session {
             return Step::Again;
         };
         let server = &mut pooled.server;
+        if server.is_ahead() {
+            return self.settings_answered(cx, input, buffer);
+        }
         let mut linked = Linked {
             server: &mut server.state,
             entry: &server.entry,
@@ -103,6 +106,37 @@ impl Session {
         }
     }
 
+    /// The answer to the settings that went ahead of the client's first message.
+    #[cold]
+    fn settings_answered(
+        &mut self,
+        cx: &mut TaskContext<'_>,
+        input: &[u8],
+        buffer: &mut Vec<u8>,
+    ) -> Step {
+        let State::Linked(mut pooled) = std::mem::replace(&mut self.state, State::Idle) else {
+            return Step::Again;
+        };
+        let used = match pooled.server.hear_ahead(input) {
+            Ok(used) => used,
+            Err(error) => return Step::End(prepare::refused(pooled, &error).into()),
+        };
+        let rest = input.get(used..).unwrap_or_default();
+        if pooled.server.is_ahead() {
+            pooled.server.connection.keep(rest);
+            self.state = State::Linked(pooled);
+            return Step::Again;
+        }
+        self.adopt_spelling(&pooled);
+        pooled
+            .server
+            .entry
+            .link(self.entry.id, self.registry.turn());
+        self.state = State::Linked(pooled);
+        self.kept_is_due = true;
+        self.to_client(cx, rest, buffer)
+    }
+
     /// Client to server.
     fn poll_from_client(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
         let State::Linked(pooled) = &mut self.state else {
@@ -118,6 +152,9 @@ impl Session {
                 // The client is not read while the server does not take what it has sent.
                 Poll::Pending => return Step::Pending,
             }
+        }
+        if pooled.server.is_ahead() {
+            return Step::Pending;
         }
         if let Some(step) = self.use_kept(cx, scratch, Self::to_server) {
             return step;

@@ -5,6 +5,7 @@
 //! happens to the bytes is [`translate`]'s (to the server) and [`replies`]' (to the client), both without I/O.
 //! A client that leaves its server in the middle of something is cleaned up after by [`drain`].
 
+mod ahead;
 mod alone;
 mod belongings;
 pub mod cancel;

@@ -9,9 +9,12 @@ use crate::pool::{PoolSettings, Pooled};
 use crate::server::look::Seen;
 use crate::server::overlay::Overlay;
 use crate::server::session::Tracked;
-use crate::server::{self, Doom};
+use crate::server::{self, Doom, State};
 use crate::sql::touches::Touches;
 use crate::stats::ServerState;
+
+/// The tracked parameter that says how texts are written.
+const ENCODING: &str = "client_encoding";
 
 /// How long a check or a reset may take before the server counts as dead.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -39,27 +42,36 @@ pub async fn adopt(
     wanted: &Tracked,
     overlay: Overlay,
 ) -> Result<Pooled, Error> {
-    let state = &pooled.server.state;
-    let mut sql = wanted.difference(&state.tracked);
-    sql.extend_from_slice(&overlay.difference(&state.overlay));
-    if sql.is_empty() {
-        return Ok(pooled);
-    }
-    match run(&mut pooled, &sql).await {
-        Ok(()) => {
-            pooled.server.state.overlay = overlay;
-            Ok(pooled)
-        }
-        Err(server::Error::Query(text)) => {
-            tracing::debug!("server refuses a client's parameter: {text}");
-            pooled.close("invalid server parameter");
-            Err(Error::InvalidParameter)
-        }
-        Err(_) => {
-            pooled.close("server conn crashed?");
-            Err(Error::ServerCrashed)
+    for sql in difference(&pooled.server.state, wanted, &overlay) {
+        if let Err(error) = run(&mut pooled, &sql).await {
+            return Err(refused(pooled, &error));
         }
     }
+    pooled.server.state.overlay = overlay;
+    Ok(pooled)
+}
+
+/// The texts that make the session the client's, to be run one after the other; none if nothing has to change.
+///
+/// The encoding comes first, in a text of its own: the values in the others are in the client's.
+pub fn difference(state: &State, wanted: &Tracked, overlay: &Overlay) -> Vec<Vec<u8>> {
+    let encoding = wanted.difference(&state.tracked, |name| name == ENCODING);
+    let mut others = wanted.difference(&state.tracked, |name| name != ENCODING);
+    others.extend_from_slice(&overlay.difference(&state.overlay));
+    let mut texts = vec![encoding, others];
+    texts.retain(|text| !text.is_empty());
+    texts
+}
+
+/// The session could not be made the client's: the server is closed, and this ends the client.
+pub fn refused(pooled: Pooled, error: &server::Error) -> Error {
+    if let server::Error::Query(text) = error {
+        tracing::debug!("server refuses a client's parameter: {text}");
+        pooled.close("invalid server parameter");
+        return Error::InvalidParameter;
+    }
+    pooled.close("server conn crashed?");
+    Error::ServerCrashed
 }
 
 /// Puts the server out of its client's reach: a cancel request that is still on its way would hit what we do.
@@ -104,7 +116,11 @@ pub async fn go_back(
     at_login: &Tracked,
     seen: &Seen,
 ) -> Result<(), server::Error> {
-    let sql = at_login.difference_of(&pooled.server.state.tracked, &seen.at_first);
+    let was_reset = |name: &str| {
+        let mut reset = seen.at_first.iter();
+        reset.any(|known| **known == *name.as_bytes())
+    };
+    let sql = at_login.difference(&pooled.server.state.tracked, was_reset);
     if sql.is_empty() {
         return Ok(());
     }

@@ -335,11 +335,28 @@ impl Session {
             self.connection.keep(bytes);
             return self.enqueue(now);
         };
-        if let Some(step) = self.link(pooled, now) {
-            self.connection.keep(bytes);
-            return step;
+        self.start(cx, (pooled, now), bytes, (forward, back))
+    }
+
+    /// Takes a server, and sends it the bytes if it is ready for them.
+    fn start(
+        &mut self,
+        cx: &mut TaskContext<'_>,
+        (pooled, now): (Pooled, u64),
+        bytes: &[u8],
+        buffers: (&mut Vec<u8>, &mut Vec<u8>),
+    ) -> Step {
+        match self.link(pooled, now, bytes) {
+            Ok(ready) => {
+                let (bytes, later) = bytes.split_at_checked(ready).unwrap_or((bytes, &[]));
+                self.connection.keep(later);
+                self.to_server(cx, bytes, buffers)
+            }
+            Err(step) => {
+                self.connection.keep(bytes);
+                step
+            }
         }
-        self.to_server(cx, bytes, (forward, back))
     }
 
     fn refresh_settings(&mut self) {
@@ -391,8 +408,11 @@ impl Session {
                     let queued = self.entry.request_time();
                     counters.wait_time.add(now.saturating_sub(queued));
                 }
-                self.kept_is_due = true;
-                return self.link(pooled, now).unwrap_or(Step::Again);
+                let kept = std::mem::take(&mut self.connection.kept);
+                let buffers = (&mut scratch.forward, &mut scratch.back);
+                let step = self.start(cx, (pooled, now), &kept, buffers);
+                scratch::give_buffer(kept);
+                return step;
             }
             Poll::Pending => {}
         }
@@ -412,10 +432,11 @@ impl Session {
 
     // ---- linking ---------------------------------------------------------------------------
 
-    /// Takes a server. `None`: it is ready for the client's bytes. Else it is being made ready.
-    fn link(&mut self, pooled: Pooled, now: u64) -> Option<Step> {
+    /// Takes a server, to which the client's bytes are to go. `Ok`: it is ready for so many of them. Else it is being made
+    /// ready.
+    fn link(&mut self, pooled: Pooled, now: u64, bytes: &[u8]) -> Result<usize, Step> {
         let Ok(mut pooled) = pooled.rehomed(self.worker) else {
-            return Some(self.enqueue(now));
+            return Err(self.enqueue(now));
         };
         pooled.server.served = true;
         let server = &pooled.server;
@@ -429,12 +450,40 @@ impl Session {
             && self.relay.tracked.same_as(&server.state.tracked)
             && self.relay.fits(&server.state)
         {
-            self.linked(pooled, now);
-            return None;
+            pooled.server.entry.link(self.entry.id, now);
+            self.linked(pooled);
+            return Ok(bytes.len());
         }
+        self.make_ready(pooled, (check, now), bytes)
+    }
+
+    /// The server is checked, or has other settings than the client.
+    #[cold]
+    fn make_ready(
+        &mut self,
+        mut pooled: Pooled,
+        (check, now): (bool, u64),
+        bytes: &[u8],
+    ) -> Result<usize, Step> {
+        let server = &mut pooled.server;
         // It is not the client's yet: a cancel request of the client's must not hit what we do.
         server.entry.set_state(ServerState::Tested);
         let overlay = self.relay.wanted(&server.state);
+        if !check
+            && server.may_send_ahead()
+            && let Some(ready) = self.relay.may_go_along(bytes)
+        {
+            let texts = prepare::difference(&server.state, &self.relay.tracked, &overlay);
+            server.state.overlay = overlay;
+            if texts.is_empty() {
+                server.entry.link(self.entry.id, now);
+                self.adopt_spelling(&pooled);
+            } else {
+                server.send_ahead(&texts);
+            }
+            self.linked(pooled);
+            return Ok(ready);
+        }
         let (settings, wanted) = (self.relay.settings.clone(), self.relay.tracked.clone());
         self.state = State::Preparing(Box::pin(async move {
             let mut pooled = Some(pooled);
@@ -447,13 +496,12 @@ impl Session {
             }
         }));
         self.kept_is_due = true;
-        Some(Step::Again)
+        Err(Step::Again)
     }
 
     /// The server is the client's.
     #[inline]
-    fn linked(&mut self, pooled: Pooled, now: u64) {
-        pooled.server.entry.link(self.entry.id, now);
+    fn linked(&mut self, pooled: Pooled) {
         self.entry.set_server(pooled.server.entry.id);
         if let Some(counters) = self.pool.counters(self.worker) {
             counters.server_assignments.add(1);
@@ -468,14 +516,17 @@ impl Session {
         match result {
             Ok(Some(pooled)) => {
                 self.adopt_spelling(&pooled);
-                self.linked(pooled, self.registry.turn());
+                let now = self.registry.turn();
+                pooled.server.entry.link(self.entry.id, now);
+                self.linked(pooled);
                 Step::Again
             }
             // It was dead: the next one, please.
             Ok(None) => match self.pool.try_lease(self.shard) {
-                Some(pooled) => self
-                    .link(pooled, self.registry.turn())
-                    .unwrap_or(Step::Again),
+                Some(pooled) => match self.link(pooled, self.registry.turn(), &[]) {
+                    Ok(_) => Step::Again,
+                    Err(step) => step,
+                },
                 None => self.enqueue(self.registry.turn()),
             },
             Err(error) => Step::End(error.into()),

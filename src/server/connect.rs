@@ -248,6 +248,7 @@ impl Greeted {
             idle_since: registry.epoch.micros(now),
             jitter: rand::random(),
             served: false,
+            ahead: 0,
             generation,
         });
         Ok(Connected {

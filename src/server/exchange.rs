@@ -2,7 +2,6 @@
 //! Not hot; one message at a time.
 
 use super::{Doom, Error, Forget, Server, Unnamed};
-use crate::net::connection::Message;
 use crate::protocol::backend::{self, ErrorFields, tag};
 use crate::protocol::frame;
 use crate::protocol::frontend::{self, Target};
@@ -86,7 +85,7 @@ impl Server {
                 tag::COPY_IN_RESPONSE | tag::COPY_OUT_RESPONSE | tag::COPY_BOTH_RESPONSE => {
                     return Err(Error::Unexpected(message.tag.into()));
                 }
-                _ => self.note(&message)?,
+                _ => self.note(message.tag, &message.body)?,
             }
         }
         self.state.doom = doom;
@@ -99,7 +98,7 @@ impl Server {
         if message.tag == tag::ERROR_RESPONSE {
             return Err(Error::Query(error_text(&message.body)?));
         }
-        self.note(&message)
+        self.note(message.tag, &message.body)
     }
 
     /// Undoes what clients may have changed of what the names in a query of ours mean: who we are, in which schemas
@@ -148,16 +147,16 @@ impl Server {
     }
 
     /// Takes note of a message that says something about the session.
-    fn note(&mut self, message: &Message) -> Result<(), Error> {
-        match message.tag {
+    pub(super) fn note(&mut self, tag: u8, body: &[u8]) -> Result<(), Error> {
+        match tag {
             tag::PARAMETER_STATUS => {
-                let (name, value) = backend::read_parameter_status(&message.body)?;
+                let (name, value) = backend::read_parameter_status(body)?;
                 self.state.tracked.set(name, value);
             }
             tag::NOTIFICATION_RESPONSE => {
-                backend::notification_response(&mut self.state.heard, &message.body);
+                backend::notification_response(&mut self.state.heard, body);
             }
-            tag::COMMAND_COMPLETE if drops_all(backend::command_tag(&message.body)?).is_some() => {
+            tag::COMMAND_COMPLETE if drops_all(backend::command_tag(body)?).is_some() => {
                 self.state.statements.clear();
             }
             _ => {}

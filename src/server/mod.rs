@@ -5,6 +5,7 @@
 //! prepared on it ([`statements`]), what it was asked last ([`Batch`]) and what its session looks like ([`session`]). Who may have it, and when, is
 //! `pool`'s.
 
+mod ahead;
 mod batch;
 pub mod cancel;
 pub mod connect;
@@ -172,6 +173,8 @@ pub struct Server {
     pub jitter: f64,
     /// A client has had it since it was connected, or since [`forget_clients`](Self::forget_clients).
     pub served: bool,
+    /// So many ReadyForQuery are to come for what was sent ahead of its client's first message.
+    ahead: usize,
     /// The pool's generation it belongs to; an outdated one is closed.
     pub generation: u64,
 }
@@ -180,6 +183,7 @@ impl Server {
     /// Is it proved idle and empty, so that somebody else may have it?
     pub fn is_clean(&self) -> bool {
         self.state.pipeline.is_idle()
+            && !self.is_ahead()
             && !self.state.pipeline.is_unsure()
             && self.state.status == TxStatus::Idle
             && self.state.doom.is_none()

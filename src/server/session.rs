@@ -154,20 +154,9 @@ impl Tracked {
         }
     }
 
-    /// The `SET`s that make a server with the values `server` fit for a client that wants these;
-    /// empty if nothing has to change. A value that only one side knows is left alone.
-    pub fn difference(&self, server: &Self) -> Vec<u8> {
-        self.set_what_differs(server, |_| true)
-    }
-
-    /// The same, of the parameters with these names only.
-    pub fn difference_of(&self, server: &Self, names: &[Box<[u8]>]) -> Vec<u8> {
-        self.set_what_differs(server, |name| {
-            names.iter().any(|known| **known == *name.as_bytes())
-        })
-    }
-
-    fn set_what_differs(&self, server: &Self, is_meant: impl Fn(&str) -> bool) -> Vec<u8> {
+    /// The `SET`s that make a server with the values `server` fit for a client that wants these, of the parameters that
+    /// are meant; empty if nothing has to change. A value that only one side knows is left alone.
+    pub fn difference(&self, server: &Self, is_meant: impl Fn(&str) -> bool) -> Vec<u8> {
         let mut sql = Vec::new();
         let values = self.0.known.iter().zip(&server.0.known);
         for (name, (wanted, has)) in self.0.names.iter().zip(values) {
@@ -294,14 +283,14 @@ mod tests {
     fn only_what_differs_is_set() {
         let client = tracked(&[("timezone", "UTC"), ("DateStyle", "iso, mdy")]);
         let server = tracked(&[("TimeZone", "Europe/Berlin"), ("DateStyle", "ISO, MDY")]);
-        assert_eq!(client.difference(&server), b"SET TimeZone='UTC';");
+        assert_eq!(client.difference(&server, |_| true), b"SET TimeZone='UTC';");
     }
 
     #[test]
     fn a_text_that_differs_in_case_is_another_text() {
         let client = tracked(&[("application_name", "tenant"), ("search_path", "\"A\"")]);
         let server = tracked(&[("application_name", "Tenant"), ("search_path", "\"a\"")]);
-        let sql = String::from_utf8(client.difference(&server)).unwrap();
+        let sql = String::from_utf8(client.difference(&server, |_| true)).unwrap();
         assert_eq!(sql, "SET application_name='tenant';SET search_path='A';");
     }
 
@@ -309,12 +298,12 @@ mod tests {
     fn what_one_side_does_not_know_is_left_alone() {
         assert!(
             tracked(&[("TimeZone", "UTC")])
-                .difference(&tracked(&[]))
+                .difference(&tracked(&[]), |_| true)
                 .is_empty()
         );
         assert!(
             tracked(&[])
-                .difference(&tracked(&[("TimeZone", "UTC")]))
+                .difference(&tracked(&[("TimeZone", "UTC")]), |_| true)
                 .is_empty()
         );
     }
@@ -337,14 +326,14 @@ mod tests {
     fn quotes_and_backslashes_can_not_leave_the_literal() {
         let client = tracked(&[("application_name", r"a'; drop table t; --\")]);
         let server = tracked(&[("application_name", "")]);
-        let sql = String::from_utf8(client.difference(&server)).unwrap();
+        let sql = String::from_utf8(client.difference(&server, |_| true)).unwrap();
         assert_eq!(sql, r"SET application_name=E'a''; drop table t; --\\';");
     }
 
     /// How a `search_path` is set.
     fn set_path(value: &str) -> String {
         let server = tracked(&[("search_path", "pg_catalog")]);
-        let sql = tracked(&[("search_path", value)]).difference(&server);
+        let sql = tracked(&[("search_path", value)]).difference(&server, |_| true);
         String::from_utf8(sql).unwrap()
     }
 

@@ -65,6 +65,15 @@ pub fn begins_with_set(sql: &[u8]) -> bool {
         .is_some_and(|word| word.eq_ignore_ascii_case(b"set"))
 }
 
+/// May the first statement of a text end a transaction, or a failed one? True also where there is no telling.
+pub fn may_end_transaction(sql: &[u8]) -> bool {
+    let Some(first) = Lexer::new(sql).find(|token| !token.is_trivia()) else {
+        return true;
+    };
+    let ends = [&b"commit"[..], b"end", b"rollback", b"abort", b"prepare"];
+    first.kind != TokenKind::Word || ends.iter().any(|word| is_word(sql, &first, word))
+}
+
 /// All statements in `sql` that remove prepared statements, in their order.
 pub fn statement_changes(sql: &[u8]) -> Vec<StatementChange> {
     changes(sql).statements
@@ -167,6 +176,33 @@ fn is_word(sql: &[u8], token: &Token, word: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_end_a_transaction_is_told_by_the_first_word() {
+        for sql in [
+            "commit",
+            " /* - */ Rollback TO s",
+            "END;",
+            "abort",
+            "prepare transaction 'x'",
+            "",
+            ";",
+            "; rollback",
+            "(select 1)",
+            "-- ",
+        ] {
+            assert!(may_end_transaction(sql.as_bytes()), "{sql:?}");
+        }
+        for sql in [
+            "select 1; commit",
+            "begin",
+            "ending",
+            "\nset x = 1",
+            "insert into t values (1)",
+        ] {
+            assert!(!may_end_transaction(sql.as_bytes()), "{sql:?}");
+        }
+    }
     use proptest::prelude::*;
 
     /// The changes in short: names, `*` for DEALLOCATE ALL, `!` for DISCARD ALL.

@@ -24,6 +24,7 @@
 mod support;
 
 mod admin;
+mod ahead;
 mod auth;
 mod auth_query;
 mod cancel;
