@@ -23,8 +23,11 @@ pub mod comparison;
 mod control;
 mod conversation;
 mod error;
+pub mod http;
+pub mod metrics;
 pub mod parse;
 pub mod show;
+mod status_page;
 pub mod value;
 
 pub use averages::{Averages, Period};

@@ -404,14 +404,16 @@ async fn a_driver_can_ask_in_both_protocols() {
 
 #[tokio::test]
 async fn the_documentation_is_what_the_tables_say() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/console.md");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/docs")).unwrap();
-        std::fs::write(path, markdown()).unwrap();
+    let metrics = metrics::markdown(&metrics::gather(&console().0));
+    for (name, made) in [("console", markdown()), ("monitoring", metrics)] {
+        let path = format!("{}/docs/{name}.md", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, &made).unwrap();
+        }
+        let written = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            written == made,
+            "docs/{name}.md is stale: UPDATE_DOCS=1 cargo test admin"
+        );
     }
-    let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        written == markdown(),
-        "docs/console.md is stale: UPDATE_DOCS=1 cargo test admin"
-    );
 }

@@ -131,6 +131,15 @@ macro_rules! from_unsigned {
 from_unsigned!(u16 u32 i32 u64 usize);
 
 impl Cell {
+    /// As people read it; `None` for NULL.
+    pub fn to_text(&self) -> Option<String> {
+        match self {
+            Self::Null => None,
+            Self::Text(text) => Some(text.clone()),
+            Self::Number(number) => Some(number.to_string()),
+        }
+    }
+
     /// The bytes of the value; `None` for NULL.
     pub fn encode(&self, kind: Type, format: Format) -> Option<Vec<u8>> {
         Some(match (self, format, kind) {

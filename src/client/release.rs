@@ -46,14 +46,14 @@ impl Session {
         let now = self.registry.turn();
         if let Some(counters) = self.pool.counters(self.worker) {
             if self.query_began > 0 {
-                counters
-                    .query_time
-                    .add(now.saturating_sub(self.query_began));
+                let elapsed = now.saturating_sub(self.query_began);
+                counters.query_time.add(elapsed);
+                counters.times().query.add(elapsed);
             }
             if status == TxStatus::Idle && self.transaction_began > 0 {
-                counters
-                    .transaction_time
-                    .add(now.saturating_sub(self.transaction_began));
+                let elapsed = now.saturating_sub(self.transaction_began);
+                counters.transaction_time.add(elapsed);
+                counters.times().transaction.add(elapsed);
             }
         }
         self.query_began = 0;

@@ -406,7 +406,9 @@ impl Session {
                 let now = self.registry.turn();
                 if let Some(counters) = self.pool.counters(self.worker) {
                     let queued = self.entry.request_time();
-                    counters.wait_time.add(now.saturating_sub(queued));
+                    let waited = now.saturating_sub(queued);
+                    counters.wait_time.add(waited);
+                    counters.times().wait.add(waited);
                 }
                 let kept = std::mem::take(&mut self.connection.kept);
                 let buffers = (&mut scratch.forward, &mut scratch.back);

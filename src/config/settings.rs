@@ -232,6 +232,10 @@ settings! {
                 "The most threads that serve connections; 0: one per core. Not in PgBouncer.";
             min_worker_threads: usize = Some("1"), Kind::Int, Live,
                 "So many of them are in use at any time; the others when these are busy. Few busy threads need less CPU than many idle ones. Not in PgBouncer.";
+            http_listen: String = Some(""), Kind::Text, Restart,
+                "Address and port (`127.0.0.1:9127`, `:9127` for all addresses) of the pages `/metrics`, `/healthz`, `/readyz` and `/`, which ask for no login; empty: there are none. Not in PgBouncer.";
+            metrics_max_pools: usize = Some("1000"), Kind::Int, Live,
+                "So many pools have metrics of their own; the others are added up as `(others)`. Not in PgBouncer.";
             io_uring: bool = Some("1"), Kind::Bool01, Restart,
                 "Send in batches, many sockets with one system call, where the kernel offers io_uring. Not in PgBouncer.";
         }

@@ -268,6 +268,34 @@ fn find_group(name: &str) -> Result<Gid, Error> {
     Ok(group.ok_or_else(unknown)?.gid)
 }
 
+/// The socket of the pages for monitoring; `None`: there are to be none. An address without a host means all addresses.
+pub fn http(address: &str) -> Result<Option<TcpListener>, Error> {
+    if address.is_empty() {
+        return Ok(None);
+    }
+    let bind = || {
+        let listener = match address.strip_prefix(':') {
+            Some(port) => {
+                let port = port.parse().map_err(io::Error::other)?;
+                // Both families, where there is IPv6.
+                let all = [
+                    (IpAddr::from(Ipv6Addr::UNSPECIFIED), port),
+                    (IpAddr::from(Ipv4Addr::UNSPECIFIED), port),
+                ];
+                TcpListener::bind(all.map(SocketAddr::from).as_slice())?
+            }
+            None => TcpListener::bind(address)?,
+        };
+        listener.set_nonblocking(true)?;
+        tracing::info!("http pages on {}", listener.local_addr()?);
+        Ok(listener)
+    };
+    bind().map(Some).map_err(|source| Error::Http {
+        address: address.to_owned(),
+        source,
+    })
+}
+
 fn is_abstract(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().starts_with(b"@")
 }

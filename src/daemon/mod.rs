@@ -133,6 +133,14 @@ pub enum Error {
         /// The whole list as it was configured.
         list: String,
     },
+    /// The address of the pages for monitoring could not be bound.
+    #[error("could not listen on http_listen '{address}': {source}")]
+    Http {
+        /// As it was configured.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// What systemd has opened for us can't be listened on.
     #[error("cannot use descriptor {descriptor} passed by systemd: {source}")]
     PassedSocket {

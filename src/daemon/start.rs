@@ -21,7 +21,7 @@ use super::signals::{self, Signals};
 use super::syslog::Filing;
 use super::systemd::{self, State};
 use super::{Error, privileges};
-use crate::admin::{Averages, Console, Control, Shutdown};
+use crate::admin::{Averages, Console, Control, Shutdown, http};
 use crate::client::{Context, timeouts};
 use crate::config::{Config, ConfigHandle};
 use crate::net::tls::Setup;
@@ -134,12 +134,13 @@ fn run(args: &Args, config: Config, tls: Setup) -> Result<(), Error> {
         Some(passed) => passed.listen(settings),
         None => Listeners::bind(&listen_options(&config))?,
     };
+    let http = listen::http(&settings.http_listen)?;
     let _pidfile = settings
         .pidfile
         .as_deref()
         .map(Pidfile::create)
         .transpose()?;
-    serve(args, (config, tls), log, listeners)
+    serve(args, (config, tls), log, (listeners, http))
 }
 
 /// Clients and servers at their limits, and a few files of our own.
@@ -172,7 +173,7 @@ fn serve(
     args: &Args,
     (config, tls): (Config, Setup),
     log: LogHandle,
-    listeners: Listeners,
+    (listeners, http): (Listeners, Option<std::net::TcpListener>),
 ) -> Result<(), Error> {
     let runtime = Runtime::start(config.settings.worker_threads, config.settings.io_uring)
         .map_err(|source| Error::Runtime { source })?;
@@ -206,7 +207,8 @@ fn serve(
         averages: averages.clone(),
         version: cli::VERSION_LINE,
     };
-    let reception = Reception::new(context.clone(), Arc::new(console), reloader.defers_accept());
+    let console = Arc::new(console);
+    let reception = Reception::new(context.clone(), console.clone(), reloader.defers_accept());
     let threads = runtime.threads.clone();
     runtime.run(async move {
         let signals = Signals::listen().map_err(|source| Error::Runtime { source })?;
@@ -229,10 +231,22 @@ fn serve(
             () = tick_averages(&averages, &manager) => {}
             () = balance::run(&manager, &threads) => {}
             () = watchdog => {}
+            () = serve_pages(http, console) => {}
         }
         tracing::info!("server shutting down");
         Ok(())
     })
+}
+
+/// The pages of `http_listen`, on the main thread.
+async fn serve_pages(listener: Option<std::net::TcpListener>, console: Arc<Console>) {
+    let listener = listener.map(tokio::net::TcpListener::from_std);
+    match listener.transpose() {
+        Ok(Some(listener)) => return http::serve(listener, console).await,
+        Ok(None) => {}
+        Err(error) => tracing::error!("http_listen: {error}"),
+    }
+    std::future::pending::<()>().await;
 }
 
 async fn sweep_clients(context: &Context) {

@@ -274,6 +274,11 @@ impl Pool {
         };
         match &connected {
             Ok(Connected { passed_over, .. }) => {
+                if let Some(counters) = self.counters(worker) {
+                    let micros = began.elapsed().as_micros();
+                    let micros = u64::try_from(micros).unwrap_or(u64::MAX);
+                    counters.times().connect.add(micros);
+                }
                 for (address, error) in passed_over {
                     log(address, error);
                 }

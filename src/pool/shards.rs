@@ -61,6 +61,11 @@ pub(super) struct Shard {
 }
 
 impl Shard {
+    /// Servers here that are free.
+    pub(super) fn idle_count(&self) -> usize {
+        self.idle.load(Ordering::Relaxed)
+    }
+
     pub(super) fn new(worker: usize) -> Self {
         Self {
             worker: AtomicUsize::new(worker),

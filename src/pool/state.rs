@@ -21,6 +21,7 @@ use crate::auth::server_login::Credentials;
 use crate::auth::{Keyring, Secret};
 use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
+use crate::stats::histogram::{Distribution, Histogram, Times};
 use crate::stats::registry::ServerEntry;
 use crate::stats::{Apart, Counters, Order};
 
@@ -160,6 +161,14 @@ impl Pool {
         totals
     }
 
+    /// One of all workers' histograms, added up.
+    pub fn times(&self, which: fn(&Times) -> &Histogram) -> Distribution {
+        let mut sum = Distribution::default();
+        let workers = self.counters.iter();
+        workers.for_each(|counters| counters.add_times(&mut sum, which));
+        sum
+    }
+
     /// How connections are encrypted at this moment.
     pub fn tls(&self) -> Arc<crate::net::tls::Setup> {
         self.parts.tls.load()
@@ -238,6 +247,14 @@ impl Pool {
     /// Servers that are logged in.
     pub fn open_servers(&self) -> usize {
         self.accounting.lock().open()
+    }
+
+    /// Servers that are logged in and free.
+    pub fn idle_servers(&self) -> usize {
+        self.shards
+            .iter()
+            .map(super::shards::Shard::idle_count)
+            .sum()
     }
 
     /// Why waiting is pointless, if it is. Everyone who has to wait asks, so the accounts are locked only when there is

@@ -4,7 +4,10 @@
 //! no locked instruction, no cache line that travels. Readers see each value whole and may see
 //! one counter ahead of another.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::histogram::{Distribution, Times};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -13,6 +16,8 @@ macro_rules! counters {
         #[repr(align(128))]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
+            /// Made when the worker first has something to count for the pool.
+            times: OnceLock<Box<Times>>,
         }
 
         /// Counters added up.
@@ -84,11 +89,35 @@ counters! {
     pooler_errors,
 }
 
+impl Counters {
+    /// The histograms.
+    #[inline]
+    pub fn times(&self) -> &Times {
+        self.times.get_or_init(Box::default)
+    }
+
+    /// Adds what one of the histograms has, if there is any.
+    pub fn add_times(
+        &self,
+        sum: &mut Distribution,
+        which: fn(&Times) -> &super::histogram::Histogram,
+    ) {
+        if let Some(times) = self.times.get() {
+            sum.add(which(times));
+        }
+    }
+}
+
 /// A number that one thread writes and any thread reads.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    /// Zero.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
     /// Adds `n`. Only the owning worker's thread may call this: two writers lose increments.
     #[inline]
     pub fn add(&self, n: u64) {

@@ -4,6 +4,8 @@
 mod apart;
 pub mod clock;
 pub mod counters;
+pub mod exposition;
+pub mod histogram;
 pub mod registry;
 
 pub use apart::Apart;

@@ -38,6 +38,7 @@ mod failures;
 mod functions;
 mod hba;
 mod hosts;
+mod http;
 mod large;
 mod ldap;
 mod lifetime;
