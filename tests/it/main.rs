@@ -48,6 +48,7 @@ mod peers;
 mod pooling;
 mod prepared;
 mod process;
+mod redefined;
 mod reload;
 mod replans;
 mod replication;
