@@ -320,7 +320,15 @@ pub async fn settle(
     if wanted.is_empty() {
         channels = None;
     } else if !is_same {
-        result = hand_over(pooled, wanted, &mut channels, client).await;
+        result = hand_over(pooled, wanted.clone(), &mut channels, client).await;
+    }
+    if matches!(result, Err(Failure::Unavailable)) && pooled.pool().is_paused() {
+        // PAUSE waits for this server.
+        let pool = pooled.pool().clone();
+        let subscribe = || Box::new(Channels::new(pool.listener().subscribe(client.clone())));
+        let channels = channels.get_or_insert_with(subscribe);
+        pool.listen_later(&channels.subscription, wanted);
+        result = Ok(());
     }
     match result {
         Ok(()) => {

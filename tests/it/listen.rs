@@ -1,5 +1,7 @@
 //! LISTEN in transaction pooling: many clients, one connection, and each notification exactly once.
 
+mod commands;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
