@@ -252,6 +252,9 @@ impl Session {
         let mut out = Vec::new();
         loop {
             if mailbox.has_too_much() {
+                if let Some(counters) = self.pool.counters(self.worker) {
+                    counters.slow_listeners.add(1);
+                }
                 return Some(Error::TooManyNotifications.into());
             }
             if !may_be_told {
