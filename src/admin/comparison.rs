@@ -48,11 +48,11 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("SHOW SOCKETS", "The columns about buffers are 0."),
     (
         "SHOW STATS",
-        "Then `total_prepare_cache_hit`, `total_prepare_cache_miss`, `total_session_look_count`, `total_pin_count`, `total_replan_count`.",
+        "Then `total_prepare_cache_hit`, `total_prepare_cache_miss`, `total_session_look_count`, `total_pin_count`, `total_replan_count`, `total_slow_listener_count`.",
     ),
     (
         "SHOW STATS_TOTALS",
-        "Then `prepare_cache_hit`, `prepare_cache_miss`, `session_look_count`, `pin_count`, `replan_count`.",
+        "Then `prepare_cache_hit`, `prepare_cache_miss`, `session_look_count`, `pin_count`, `replan_count`, `slow_listener_count`.",
     ),
     (
         "SHOW TOTALS",
@@ -171,9 +171,11 @@ mod tests {
         "total_prepare_cache_miss",
         "pin_count",
         "replan_count",
+        "slow_listener_count",
         "session_look_count",
         "total_pin_count",
         "total_replan_count",
+        "total_slow_listener_count",
         "total_session_look_count",
     ];
 

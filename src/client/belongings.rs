@@ -171,6 +171,11 @@ impl Relay {
             let found = touches(sql, &|name| self.settings.functions.is_stateful(name));
             let may_drop = found.is_some();
             (found.or_else(|| self.touches_behind(sql)), may_drop)
+        } else if self.channels.is_some() {
+            // From before that was switched off: it is to end as it began.
+            let mut found = touches(sql, &|_| false);
+            found.take_if(|it| !it.touches.contains(Touches::CHANNELS));
+            (found, true)
         } else {
             (None, true)
         }

@@ -252,6 +252,9 @@ impl Session {
         let mut out = Vec::new();
         loop {
             if mailbox.has_too_much() {
+                if let Some(counters) = self.pool.counters(self.worker) {
+                    counters.slow_listeners.add(1);
+                }
                 return Some(Error::TooManyNotifications.into());
             }
             if !may_be_told {
@@ -320,7 +323,15 @@ pub async fn settle(
     if wanted.is_empty() {
         channels = None;
     } else if !is_same {
-        result = hand_over(pooled, wanted, &mut channels, client).await;
+        result = hand_over(pooled, wanted.clone(), &mut channels, client).await;
+    }
+    if matches!(result, Err(Failure::Unavailable)) && pooled.pool().is_paused() {
+        // PAUSE waits for this server.
+        let pool = pooled.pool().clone();
+        let subscribe = || Box::new(Channels::new(pool.listener().subscribe(client.clone())));
+        let channels = channels.get_or_insert_with(subscribe);
+        pool.listen_later(&channels.subscription, wanted);
+        result = Ok(());
     }
     match result {
         Ok(()) => {

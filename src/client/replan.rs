@@ -13,11 +13,18 @@
 //!   for the old ones. It gets the error, as it would from PostgreSQL, until it has asked or has prepared the statement again.
 //!
 //! What is not seen: a server that prepares the statement for the first time after the migration, if no server has refused it yet.
+//!
+//! The types of the parameters are another matter: PostgreSQL keeps those that it has found when it read the text, and never looks
+//! again. Is one dropped, or a column of another type now, then Bind and Describe fail for good ([`Stale::Type`], [`Stale::Reading`],
+//! [`Stale::Value`]). A client with a connection of its own gets rid of that by preparing the text again; here a server may answer
+//! that with what it has. So every error of Bind or Describe that could be of this kind makes the server read the text
+//! anew before it uses it again, or before it is next prepared by a client; and under the conditions above at once, if
+//! values are sent as text or the client has prepared it in the same batch. Binary ones mean nothing but to the type they were made for.
 
 use super::relay::{Linked, Outgoing, Relay};
 use crate::protocol::backend::{self, ErrorFields, ErrorMessage, TxStatus};
 use crate::protocol::frame::cut;
-use crate::protocol::frontend::{BindHead, Named, Parse, Target, tag};
+use crate::protocol::frontend::{self, BindHead, Named, Parse, Target, tag};
 use crate::protocol::sqlstate;
 use crate::server::pipeline::{Desync, Request};
 
@@ -42,12 +49,39 @@ pub(super) fn begins_with_describe(bytes: &[u8]) -> bool {
     matches!(bytes, [tag::DESCRIBE, _, _, _, _, b'P', ..])
 }
 
-/// Is the error that a statement's result would not be what it was?
-pub(super) fn is_outdated(fields: Option<&ErrorFields<'_>>) -> bool {
-    fields.is_some_and(|fields| {
-        fields.sqlstate() == Some(sqlstate::FEATURE_NOT_SUPPORTED.as_bytes())
-            && fields.routine() == Some(ROUTINE)
-    })
+/// How an error may be due to what a server has kept of a statement, so that preparing it anew could help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stale {
+    /// Its result would not be what it was.
+    Result,
+    /// The server looks for something that is gone: nearly always a type. Nobody knows what the result would be.
+    Type,
+    /// The text can't be read with the types that its parameters had.
+    Reading,
+    /// A value does not fit the type that its parameter had. Most of these are the value's own fault.
+    Value,
+}
+
+/// Is this error, as the answer to `request`, one of these?
+pub(super) fn staleness(
+    fields: Option<&ErrorFields<'_>>,
+    request: Option<Request>,
+) -> Option<Stale> {
+    let fields = fields?;
+    let code = fields.sqlstate()?;
+    if code == sqlstate::FEATURE_NOT_SUPPORTED.as_bytes() {
+        return (fields.routine() == Some(ROUTINE)).then_some(Stale::Result);
+    }
+    if !matches!(request?, Request::Bind | Request::DescribeStatement) {
+        return None;
+    }
+    match code {
+        _ if code == sqlstate::INTERNAL_ERROR.as_bytes() => Some(Stale::Type),
+        // syntax_error_or_access_rule_violation, data_exception (`errcodes-appendix`).
+        [b'4', b'2', ..] => Some(Stale::Reading),
+        [b'2', b'2', ..] => Some(Stale::Value),
+        _ => None,
+    }
 }
 
 impl Relay {
@@ -64,15 +98,18 @@ impl Relay {
         linked.server.batch.begin(keep);
     }
 
-    /// A statement's result is not what it was. Is the batch run again, so that the client need not know?
+    /// What the server has of a statement may be out of date. Is the batch run again, so that the client need not know?
     #[cold]
-    pub(super) fn replan(&mut self, linked: &mut Linked<'_>) -> bool {
-        match failed_name(linked).and_then(|name| self.statements.get(name)) {
-            Some(named) => named.statement.0.outdate(),
-            None => {
-                let batch = linked.server.pipeline.oldest_batch();
-                linked.server.statements.outdate_used_since(batch);
+    pub(super) fn replan(&mut self, linked: &mut Linked<'_>, stale: Stale) -> bool {
+        let may_help = match stale {
+            Stale::Result => {
+                self.outdate(linked);
+                true
             }
+            Stale::Type | Stale::Reading | Stale::Value => self.read_again(linked, stale),
+        };
+        if !may_help {
+            return false;
         }
         let Some(from) = self.may_run_from(linked) else {
             return false;
@@ -82,6 +119,49 @@ impl Relay {
         // What the client sends meanwhile comes after it.
         self.fenced = true;
         true
+    }
+
+    /// The result of the statement is not what it was.
+    fn outdate(&self, linked: &mut Linked<'_>) {
+        match failed_name(linked).and_then(|name| self.statements.get(name)) {
+            Some(named) => named.statement.0.outdate(),
+            None => {
+                let batch = linked.server.pipeline.oldest_batch();
+                linked.server.statements.outdate_used_since(batch);
+            }
+        }
+    }
+
+    /// Sees to it that the server reads the text anew that was bound or described, unless it has just done so. Could that
+    /// help the batch?
+    fn read_again(&self, linked: &mut Linked<'_>, stale: Stale) -> bool {
+        let batch = linked.server.pipeline.oldest_batch();
+        let Some(name) = failed_name(linked) else {
+            if stale != Stale::Value {
+                linked.server.statements.doubt_used_since(batch);
+            }
+            return false;
+        };
+        // The unnamed statement, and those of SQL's PREPARE, are as the client has made them.
+        let Some(named) = self.statements.get(name) else {
+            return false;
+        };
+        let statement = &named.statement.0;
+        if !linked.server.statements.is_older(statement.id(), batch) {
+            return false;
+        }
+        let is_new = linked.server.batch.kept().and_then(parsed) == Some(name);
+        match stale {
+            // Where a type has gone, columns may have gone with it: who knows the old ones is to be told.
+            Stale::Result | Stale::Type => statement.outdate(),
+            Stale::Value if !is_new => {
+                // Others may be content with the type that there was.
+                linked.server.statements.suspect(statement.id());
+                return false;
+            }
+            Stale::Reading | Stale::Value => linked.server.statements.doubt(statement.id()),
+        }
+        is_new || linked.server.batch.kept().is_some_and(sends_text)
     }
 
     /// Where the message that failed begins in what is kept of the batch, if it may be run again from there.
@@ -191,6 +271,22 @@ fn parsed(bytes: &[u8]) -> Option<&[u8]> {
     let first = cut(bytes, usize::MAX).ok()??;
     let parse = Some(first).filter(|frame| frame.tag == tag::PARSE)?;
     Some(Parse::read(parse.body()).ok()?.name)
+}
+
+/// Are all values in this batch text?
+fn sends_text(mut bytes: &[u8]) -> bool {
+    while let Ok(Some(frame)) = cut(bytes, usize::MAX) {
+        if frame.tag == tag::BIND
+            && !BindHead::read(frame.body()).is_ok_and(|head| {
+                let values = head.and_then(|head| frame.body().get(head.len..));
+                values.is_some_and(frontend::binds_text)
+            })
+        {
+            return false;
+        }
+        bytes = bytes.get(frame.len..).unwrap_or_default();
+    }
+    true
 }
 
 /// How many messages of these have an answer, if they are one whole batch of the extended protocol, from its beginning to its

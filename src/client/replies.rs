@@ -211,7 +211,8 @@ impl Relay {
     /// An error: it goes on to the client unless what failed can be run again, and what the server will skip is undone.
     fn error(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) {
         let fields = ErrorFields::read(frame.body()).ok();
-        let runs_again = replan::is_outdated(fields.as_ref()) && self.replan(linked);
+        let stale = replan::staleness(fields.as_ref(), linked.server.pipeline.current());
+        let runs_again = stale.is_some_and(|stale| self.replan(linked, stale));
         if !runs_again {
             self.pass_error(linked, frame, fields.as_ref(), out);
         }

@@ -56,6 +56,8 @@ struct State {
     next_token: u64,
     /// There is a task.
     runs: bool,
+    /// Somebody was entered who may have missed something.
+    missed: bool,
     /// How often a connection could not be made or was lost, and whether the last try was such.
     failures: u64,
     is_down: bool,
@@ -361,10 +363,7 @@ impl Pool {
         };
         // While it is being repaired nobody waits for it.
         if begins {
-            let worker = self.worker_of(0);
-            self.parts
-                .workers
-                .spawn_on(worker, connection::run(self.clone(), worker));
+            self.begin_to_listen();
         }
         listener.work.notify_one();
         loop {
@@ -386,6 +385,28 @@ impl Pool {
             }
             progress.await;
         }
+    }
+
+    fn begin_to_listen(self: &Arc<Self>) {
+        let worker = self.worker_of(0);
+        self.parts
+            .workers
+            .spawn_on(worker, connection::run(self.clone(), worker));
+    }
+
+    /// From now on the client listens to these, by a connection that is still to come: it may miss something, and is told so
+    /// then.
+    pub fn listen_later(self: &Arc<Self>, subscription: &Subscription, channels: Vec<Name>) {
+        let begins = {
+            let mut state = self.listener.state.lock();
+            state.set(&subscription.mailbox, channels);
+            state.missed = true;
+            !std::mem::replace(&mut state.runs, true)
+        };
+        if begins {
+            self.begin_to_listen();
+        }
+        self.listener.work.notify_one();
     }
 
     /// Whose notification it is that the server process `pid` has sent: the id of the client that the server is or was

@@ -180,6 +180,16 @@ pub fn bound_value(values: &[u8], number: u16) -> Option<&[u8]> {
     cursor.bytes(length).ok()
 }
 
+/// Are all parameters of a Bind sent as text? `values` is what follows the names in its body, as a whole
+/// (`protocol-message-formats`, Bind: the parameter format codes).
+pub fn binds_text(values: &[u8]) -> bool {
+    let mut cursor = Cursor(values);
+    cursor.u16().is_ok_and(|count| {
+        let codes = cursor.bytes(2 * usize::from(count));
+        codes.is_ok_and(|codes| codes.iter().all(|byte| *byte == 0))
+    })
+}
+
 /// Body of a `Describe` or a `Close`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Named<'a> {

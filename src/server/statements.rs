@@ -23,11 +23,15 @@ pub enum Known {
     No,
     /// It may be.
     InDoubt,
+    /// It is, but who prepares it next is to get what PostgreSQL makes of the text now.
+    Suspect,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Prepared,
+    /// A value did not fit the type that one of its parameters has.
+    Suspect,
     /// So many Parses are on their way, the last one in this batch.
     Sent {
         count: u32,
@@ -83,6 +87,7 @@ impl Statements {
         }
         match entry.standing {
             Standing::Prepared => Known::Yes,
+            Standing::Suspect => Known::Suspect,
             Standing::Sent { batch: sent, .. } if sent == batch => Known::Yes,
             Standing::Sent { .. } | Standing::InDoubt => Known::InDoubt,
         }
@@ -123,7 +128,7 @@ impl Statements {
                     count: count - 1,
                     batch,
                 },
-                known @ (Standing::Prepared | Standing::InDoubt) => known,
+                known @ (Standing::Prepared | Standing::Suspect | Standing::InDoubt) => known,
             };
         }
     }
@@ -149,6 +154,29 @@ impl Statements {
         for (_, entry) in &self.entries {
             if entry.used >= batch {
                 entry.statement.outdate();
+            }
+        }
+    }
+
+    /// PostgreSQL may make something else of the text now than when it was prepared here, though it still serves.
+    pub fn suspect(&mut self, id: u64) {
+        if let Some(entry) = self.entries.peek_mut(&id)
+            && entry.standing == Standing::Prepared
+        {
+            entry.standing = Standing::Suspect;
+        }
+    }
+
+    /// Was it prepared here before this batch began?
+    pub fn is_older(&self, id: u64, batch: u64) -> bool {
+        self.entries.peek(&id).is_some_and(|it| it.sent < batch)
+    }
+
+    /// One of those that were used since this batch began may be read otherwise now.
+    pub fn doubt_used_since(&mut self, batch: u64) {
+        for (_, entry) in &mut self.entries {
+            if entry.used >= batch && entry.sent < batch {
+                entry.standing = Standing::InDoubt;
             }
         }
     }
@@ -272,6 +300,38 @@ mod tests {
             list.confirm(b.id());
             assert_eq!(list.touch(&b, 2), Known::Yes);
         }
+    }
+
+    #[test]
+    fn a_suspect_is_used_until_it_is_prepared_again() {
+        let [a] = statements(1).try_into().unwrap();
+        let mut list = Statements::default();
+        list.sent(&a, 0);
+        list.suspect(a.id());
+        assert_eq!(list.touch(&a, 0), Known::Yes, "it is being prepared");
+        list.confirm(a.id());
+        list.suspect(a.id());
+        assert_eq!(list.touch(&a, 1), Known::Suspect);
+        list.sent(&a, 1);
+        list.confirm(a.id());
+        assert_eq!(list.touch(&a, 2), Known::Yes);
+    }
+
+    #[test]
+    fn what_was_just_read_is_not_read_again() {
+        let [a, b, c] = statements(3).try_into().unwrap();
+        let mut list = Statements::default();
+        for (batch, statement) in [(0, &a), (0, &b), (1, &c)] {
+            list.sent(statement, batch);
+            list.confirm(statement.id());
+        }
+        assert!(list.is_older(a.id(), 1) && !list.is_older(c.id(), 1));
+        assert_eq!(list.touch(&b, 1), Known::Yes);
+        list.doubt_used_since(1);
+        assert_eq!(
+            [&a, &b, &c].map(|it| list.touch(it, 1)),
+            [Known::Yes, Known::InDoubt, Known::Yes]
+        );
     }
 
     #[test]

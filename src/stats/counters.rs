@@ -85,6 +85,8 @@ counters! {
     looks,
     /// Times a client began to keep its server.
     pins,
+    /// Clients that listen and were sent away because too many notifications waited for them.
+    slow_listeners,
     /// Errors the pooler itself sent to clients.
     pooler_errors,
 }

@@ -1,5 +1,7 @@
 //! LISTEN in transaction pooling: many clients, one connection, and each notification exactly once.
 
+mod commands;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -574,6 +576,9 @@ fn a_client_that_takes_nothing_is_sent_away() {
         ("ErrorResponse", "53200")
     );
     assert!(slow.ended());
+    let stats = pooler.console("SHOW STATS");
+    let row = stats.find("database", &database).unwrap();
+    assert_eq!(stats.get(row, "total_slow_listener_count"), "1");
 }
 
 #[test]

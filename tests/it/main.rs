@@ -49,6 +49,7 @@ mod peers;
 mod pooling;
 mod prepared;
 mod process;
+mod redefined;
 mod reload;
 mod replans;
 mod replication;

@@ -100,6 +100,11 @@ static OWN: &[Own] = &[
         in_totals: "replan_count",
         read: |totals| totals.replans,
     },
+    Own {
+        total: "total_slow_listener_count",
+        in_totals: "slow_listener_count",
+        read: |totals| totals.slow_listeners,
+    },
 ];
 
 fn totals_by_database(view: &View<'_>) -> ByDatabase {

@@ -70,6 +70,7 @@ fn pool(console: &Console) {
     counters.prepare_cache_hits.add(5);
     counters.prepare_cache_misses.add(2);
     counters.replans.add(3);
+    counters.slow_listeners.add(1);
 }
 
 #[tokio::test]
@@ -109,7 +110,7 @@ async fn statistics_have_sums_and_the_last_period() {
     console.averages.count_query();
     let stats = [
         "database=app total_xact_count=20 total_received=400 total_xact_time=1000 avg_xact_count=10 avg_recv=200 \
-         avg_xact_time=50 total_prepare_cache_hit=5 total_prepare_cache_miss=2 total_replan_count=3",
+         avg_xact_time=50 total_prepare_cache_hit=5 total_prepare_cache_miss=2 total_replan_count=3 total_slow_listener_count=1",
         "database=pgbouncer total_xact_count=1 total_query_count=1",
     ];
     assert_eq!(shown(&console, Rights::Stats, "stats"), stats);
@@ -125,8 +126,11 @@ async fn statistics_have_sums_and_the_last_period() {
     assert_eq!(list[3], "name=total_client_bytes value=400");
     assert_eq!(list[13], "name=avg_xact_count value=10");
     assert_eq!(list[25], "name=total_prepare_cache_miss value=2");
-    assert_eq!(list.last().unwrap(), "name=total_replan_count value=3");
-    assert_eq!(list.len(), 29);
+    assert_eq!(
+        list.last().unwrap(),
+        "name=total_slow_listener_count value=1"
+    );
+    assert_eq!(list.len(), 30);
 }
 
 #[tokio::test(start_paused = true)]

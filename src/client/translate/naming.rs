@@ -111,7 +111,7 @@ impl Relay {
             .server
             .statements
             .touch(&statement, linked.server.pipeline.batch());
-        if known == Known::Yes && transaction_may_have_failed(linked) {
+        if known == Known::Suspect || known == Known::Yes && transaction_may_have_failed(linked) {
             // PostgreSQL refuses nearly every text in a failed transaction, so it has to be asked.
             known = Known::InDoubt;
         }
@@ -390,7 +390,7 @@ fn ensure(linked: &mut Linked<'_>, statement: &Arc<Statement>, out: &mut Outgoin
         .server
         .statements
         .touch(statement, linked.server.pipeline.batch());
-    if known == Known::Yes {
+    if matches!(known, Known::Yes | Known::Suspect) {
         linked.count(true);
     } else {
         let effect = Effect::Prepared(statement.id());

@@ -103,8 +103,9 @@ async fn serve(pool: &Arc<Pool>, mut pooled: Pooled, is_new: bool) -> Result<(),
                     }
                 }
             }
-            if std::mem::take(&mut is_first) {
-                listener.confirm(is_new);
+            let missed = std::mem::take(&mut listener.state.lock().missed);
+            if std::mem::take(&mut is_first) || missed {
+                listener.confirm(is_new || missed);
             }
             listener.progress.notify_waiters();
             continue;
