@@ -10,7 +10,7 @@ use crate::server::State;
 use crate::server::look::Seen;
 use crate::server::overlay::Overlay;
 use crate::sql::lexer::Lexer;
-use crate::sql::touches::{Found, Setting, Touches, touches};
+use crate::sql::touches::{Found, Setting, Touches, has_name, touches};
 use crate::stats::registry::PinGuard;
 
 /// So many custom settings are followed; with more of them the client keeps its server.
@@ -42,6 +42,9 @@ pub struct Belongings {
     /// What keeps it on its server, by the last look, and what no look can find.
     holds: Touches,
     unseen: Touches,
+    /// It has drawn from sequences and may ask what they gave; and whether a DISCARD in one text with that does not end it.
+    draws: bool,
+    draws_on: bool,
     /// It may have statements of SQL's PREPARE.
     prepares: bool,
     /// The text that touched the session last, as far as it is shown.
@@ -59,7 +62,30 @@ impl Belongings {
 
     /// Why the client keeps its server; nothing if it need not.
     pub fn holds(&self) -> Touches {
-        self.holds.union(self.unseen)
+        let drawn = if self.draws {
+            Touches::SEQUENCES
+        } else {
+            Touches::NONE
+        };
+        self.holds.union(self.unseen).union(drawn)
+    }
+
+    /// A text is being run that draws from sequences, and the client may ask later for what they gave.
+    pub fn draw(&mut self, text: &[u8]) {
+        self.draws = true;
+        self.draws_on = has_name(text, &|name| name == b"discard");
+        self.show(text);
+    }
+
+    /// The client said DISCARD SEQUENCES, or more.
+    pub fn discarded_sequences(&mut self) {
+        self.draws &= self.draws_on;
+    }
+
+    /// What sequences gave is given up. False: that is not all that keeps the client on its server.
+    pub fn give_up_sequences(&mut self) -> bool {
+        self.draws = false;
+        self.holds().is_empty()
     }
 
     /// Is anything left on the server that another client must not find?
@@ -116,6 +142,10 @@ impl Belongings {
             self.touched = self.touched.union(Touches::SETTINGS);
         }
         self.prepares |= touches.contains(Touches::STATEMENTS) && may_prepare(text);
+        self.show(text);
+    }
+
+    fn show(&mut self, text: &[u8]) {
         self.text = text.get(..SHOWN).unwrap_or(text).into();
     }
 
@@ -233,6 +263,10 @@ impl Relay {
         text: &[u8],
         parameter: impl Fn(u16) -> Option<Vec<u8>>,
     ) {
+        if found.touches == Touches::SEQUENCES {
+            // It reads only.
+            return;
+        }
         let belongings = self.belongings.get_or_insert_default();
         belongings.note(found.touches, text);
         if found.touches.contains(Touches::BODY) {

@@ -131,10 +131,22 @@ impl Relay {
             // It would be refused, and so will be what follows.
             return;
         }
+        let text = channels.again();
+        self.run_ahead(linked, by, &text, out);
+    }
+
+    /// Has the server run a statement of ours ahead of the client's, whose answer the client does not get.
+    #[cold]
+    pub(super) fn run_ahead(
+        &self,
+        linked: &mut Linked<'_>,
+        by: By,
+        sql: &[u8],
+        out: &mut Outgoing<'_>,
+    ) {
         let ends_alone = by == By::Query && !linked.server.pipeline.needs_sync();
-        let mut definition = channels.again();
-        definition.extend_from_slice(&[0, 0, 0]);
-        let name = format!("{}listen", self.registry.prefix()).into_bytes();
+        let definition = [sql, &[0, 0, 0]].concat();
+        let name = format!("{}ahead", self.registry.prefix()).into_bytes();
         let messages = out.insert();
         // One may be left of a text that failed.
         frontend::close(messages, Target::Statement, &name);

@@ -31,6 +31,7 @@ mod release;
 mod replan;
 mod replication;
 mod replies;
+mod sequences;
 mod session;
 mod statements;
 pub mod timeouts;

@@ -63,6 +63,7 @@ impl Side {
                 heard: Vec::new(),
                 overlay: Overlay::default(),
                 base: Overlay::default(),
+                drawn: server::Drawn::ByNobody,
                 doom: None,
             },
             entry: ServerEntry::new(NewServer {

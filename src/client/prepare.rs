@@ -9,7 +9,7 @@ use crate::pool::{PoolSettings, Pooled};
 use crate::server::look::Seen;
 use crate::server::overlay::Overlay;
 use crate::server::session::Tracked;
-use crate::server::{self, Doom, State};
+use crate::server::{self, Doom, Drawn, State};
 use crate::sql::touches::Touches;
 use crate::stats::ServerState;
 
@@ -136,7 +136,14 @@ pub async fn clean(pooled: &mut Pooled, relay: &Relay) {
             pooled.server.state.doom.get_or_insert(Doom::ClientLeft);
             return;
         }
+        if !left.must_look() && left.holds() == Touches::SEQUENCES {
+            // Statements may stay.
+            reset(pooled, b"DISCARD SEQUENCES").await;
+            pooled.server.state.drawn = Drawn::ByNobody;
+            return clean_as_configured(pooled, relay).await;
+        }
         reset(pooled, b"DISCARD ALL").await;
+        pooled.server.state.drawn = Drawn::ByNobody;
         let connect_query = relay.settings.target.connect_query.as_deref();
         if let Some(query) = connect_query
             && let Err(error) = run(pooled, query.as_bytes()).await
@@ -145,6 +152,10 @@ pub async fn clean(pooled: &mut Pooled, relay: &Relay) {
         }
         pooled.server.state.overlay = pooled.server.state.base.clone();
     }
+    clean_as_configured(pooled, relay).await;
+}
+
+async fn clean_as_configured(pooled: &mut Pooled, relay: &Relay) {
     if let Some(query) = relay.settings.resets_on_release() {
         reset(pooled, query).await;
     }

@@ -8,6 +8,7 @@ use super::belongings::Belongings;
 use super::channels::Channels;
 use super::names::Names;
 use super::reading;
+use super::sequences::Sequences;
 use super::statements::{NamesHeld, Statements};
 use crate::pool::PoolSettings;
 use crate::prepared::{self, Registry};
@@ -55,6 +56,8 @@ pub struct Relay {
     pub context: prepared::Context,
     /// They may have changed, and the server has not said yet to what: `context` is like no other for so long.
     pub context_is_open: bool,
+    /// What concerns `currval` and `lastval`.
+    pub sequences: Sequences,
     /// What it listens to by the pool's listener; `None`: nothing.
     pub channels: Option<Box<Channels>>,
     /// The number it was given for its process id.
@@ -174,6 +177,7 @@ impl Relay {
             at_login: tracked.clone(),
             tracked,
             belongings: None,
+            sequences: Sequences::default(),
             channels: None,
             cancel_pid: 0,
             portals: Names::default(),

@@ -89,8 +89,12 @@ impl Session {
             return Step::Again;
         };
         if !belongings.must_look() {
-            if belongings.holds().is_empty() {
+            let holds = belongings.holds();
+            if holds.is_empty() {
                 self.let_go(now);
+            } else if belongings.pin.is_none() {
+                // Nothing was to be looked for: it has drawn from sequences.
+                return self.keep(holds, now);
             } else {
                 self.entry.enter(Phase::LinkedIdle, now);
             }
@@ -202,6 +206,14 @@ impl Session {
             .pin(Arc::clone(&self.entry), Arc::clone(pinned), info);
         if limit > 0 && pin.count() > limit {
             drop(pin);
+            if belongings.give_up_sequences() {
+                // PostgreSQL will say so if the client asks.
+                if belongings.is_gone(&pooled.server.state.base) {
+                    self.relay.belongings = None;
+                }
+                self.let_go(now);
+                return Step::Again;
+            }
             return Step::End(Ending::Error(Error::TooManyPinned(holds)));
         }
         if let Some(counters) = self.pool.counters(self.worker) {

@@ -179,6 +179,10 @@ impl Relay {
                 }
                 _ => None,
             },
+            b"DISCARD SEQUENCES" => {
+                self.sequences_discarded(linked);
+                None
+            }
             b"DEALLOCATE ALL" | b"DISCARD ALL" => Some(Forget::All),
             _ => None,
         };
@@ -192,6 +196,7 @@ impl Relay {
                     linked.doom(Doom::Desync);
                 }
                 if command == b"DISCARD ALL" {
+                    self.sequences_discarded(linked);
                     if let Some(belongings) = &mut self.belongings {
                         belongings.discarded();
                     }

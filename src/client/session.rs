@@ -503,7 +503,10 @@ impl Session {
 
     /// The server is the client's.
     #[inline]
-    fn linked(&mut self, pooled: Pooled) {
+    fn linked(&mut self, mut pooled: Pooled) {
+        let is_watched = self.relay.settings.watches_sequences();
+        let drawn = &mut pooled.server.state.drawn;
+        self.relay.sequences.link(is_watched, self.relay.id, drawn);
         self.entry.set_server(pooled.server.entry.id);
         if let Some(counters) = self.pool.counters(self.worker) {
             counters.server_assignments.add(1);

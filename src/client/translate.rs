@@ -135,6 +135,8 @@ impl Relay {
             tag::FLUSH => Ok(Step::Pass),
             tag::FUNCTION_CALL => {
                 self.touch_anything(b"(FunctionCall)");
+                self.sequences.run(b"(FunctionCall)");
+                linked.server.drawn.add(self.id);
                 linked.owes(Expect::Forward(Request::FunctionCall), None);
                 Ok(Step::Pass)
             }
@@ -169,6 +171,9 @@ impl Relay {
             if let Some(found) = &found {
                 self.touch(found, sql);
             }
+            if self.run_with_sequences(linked, (sql, found.as_deref()), By::Query, out) {
+                return Step::Fenced;
+            }
             // SET LOCAL leaves nothing behind, and yet the next text is read under it.
             let changes = if may_drop || classify::begins_with_set(sql) {
                 classify::changes(sql)
@@ -202,6 +207,9 @@ impl Relay {
             return Step::Incomplete;
         } else {
             self.touch_anything(frame.body());
+            if self.run_with_sequences(linked, (frame.body(), None), By::Query, out) {
+                return Step::Fenced;
+            }
         }
         let effect = self.statements.drop_unnamed().map(Effect::Unnamed);
         self.unnamed_becomes(linked, Unnamed::Unknown);
@@ -221,7 +229,7 @@ impl Relay {
     }
 
     /// Nothing more is taken from the client until the server has answered all that was sent.
-    fn fence(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
+    pub(super) fn fence(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
         self.fenced = true;
         if linked.server.pipeline.needs_sync() {
             // The client's Sync stands behind the fence: without it the server may hold its answers back.

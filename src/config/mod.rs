@@ -37,7 +37,8 @@ pub use databases::{Database, Host, PoolUser};
 pub use diff::{Change, DatabaseEffect};
 pub use error::{Error, Place, Problem};
 pub use kind::{
-    AuthType, ByteSize, Facility, LoadBalance, Millis, Mode, PeerId, PinPolicy, PoolMode, SslMode,
+    AuthType, ByteSize, Facility, FollowSequences, LoadBalance, Millis, Mode, PeerId, PinPolicy,
+    PoolMode, SslMode,
 };
 pub use peers::Peer;
 pub use settings::{Applied, Reload, Setting, Settings, Support};

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::config::error::Problem;
 use crate::config::kind::{
-    AuthType, ByteSize, Facility, Fault, Kind, Millis, Mode, PeerId, PinPolicy, PoolMode, SslMode,
-    Value,
+    AuthType, ByteSize, Facility, Fault, FollowSequences, Kind, Millis, Mode, PeerId, PinPolicy,
+    PoolMode, SslMode, Value,
 };
 use crate::config::ldap;
 
@@ -400,6 +400,8 @@ settings! {
                 "Outside of session pooling: what a client has SET goes along to whichever server it is given, and with `auto` a client with state that can't move (temporary tables, advisory locks, `PREPARE`, cursors `WITH HOLD` and so on) keeps its server for as long as there is such state; `refuse` sends it away instead; `off` does neither, as PgBouncer. Clients that `LISTEN` share one connection of their pool, unless it is `off`. Also per database and per user. Not in PgBouncer.";
             follow_functions: bool = Some("1"), Kind::Bool01, Live,
                 "With `pin_policy`: also look at a session after a call of a function whose source says that it may change settings, take advisory locks and so on, and where triggers, views, policies and the like call such functions, after each write or each query. Not in PgBouncer.";
+            follow_sequences: FollowSequences = Some("auto"), Kind::Enum(FollowSequences::WORDS), Live,
+                "With `pin_policy`: `currval` and `lastval` never say what another client has drawn. With `auto`, once a client of a pool has asked them for what it had drawn in an earlier transaction, it and others that draw by the same texts keep their servers; `on`: every client that draws from a sequence does; `off`: nothing is done about them, as PgBouncer. Not in PgBouncer.";
             max_pinned_servers: usize = Some("0"), Kind::Int, Live,
                 "Most servers of a pool that may be kept so at a time; a client that would need one more is sent away. 0: no limit. Not in PgBouncer.";
             server_reset_query_always: bool = Some("0"), Kind::Bool01, Live,

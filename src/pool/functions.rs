@@ -12,9 +12,11 @@ use arc_swap::ArcSwapOption;
 use tokio::time::timeout;
 
 use super::auth_query::lease;
+use super::sequences::Sequences;
 use super::state::Pool;
 use crate::server::{Error, Server};
 use crate::sql::functions::STATEFUL;
+use crate::sql::touches::{Draws, Found, Touches, draws, has_name};
 
 /// How often it is seen whether they have changed.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -30,20 +32,34 @@ const VERSION: &str = "SELECT pg_catalog.concat_ws(' ', \
 
 /// What a database was found to have.
 #[derive(Debug, Default)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent findings, and no states"
+)]
 struct Known {
     version: Vec<u8>,
-    names: HashSet<Box<[u8]>, ahash::RandomState>,
+    names: Names,
     /// Custom settings that are named in them.
     settings: Vec<Box<[u8]>>,
     behind_writes: bool,
     behind_anything: bool,
+    /// Those that ask what sequences gave last, and those that draw from them.
+    asking: Names,
+    drawing: Names,
+    /// Something else does ask, without being called by a name.
+    asks_unseen: bool,
+    /// A trigger draws.
+    draws_unseen: bool,
 }
+
+type Names = HashSet<Box<[u8]>, ahash::RandomState>;
 
 /// The functions of a pool's database that may touch a session.
 #[derive(Debug, Default)]
 pub struct Functions {
     known: ArcSwapOption<Known>,
     is_watched: AtomicBool,
+    sequences: Sequences,
 }
 
 impl Functions {
@@ -53,6 +69,39 @@ impl Functions {
             .load()
             .as_ref()
             .is_some_and(|known| known.names.contains(name))
+    }
+
+    /// What was learned of sequences.
+    #[inline]
+    pub fn sequences(&self) -> &Sequences {
+        &self.sequences
+    }
+
+    /// Does a text that does this ask what sequences gave last?
+    pub fn ask_sequences(&self, found: &Found, sql: &[u8]) -> bool {
+        found.touches.contains(Touches::SEQUENCES)
+            || found.touches.contains(Touches::BODY)
+                && self.known.load().as_ref().is_some_and(|known| {
+                    !known.asking.is_empty() && has_name(sql, &|name| known.asking.contains(name))
+                })
+    }
+
+    /// May any query ask that, by what it does not show?
+    pub fn ask_sequences_unseen(&self) -> bool {
+        let known = self.known.load();
+        known.as_ref().is_some_and(|known| known.asks_unseen)
+    }
+
+    /// What a text may draw from sequences.
+    pub fn draws(&self, sql: &[u8]) -> Draws {
+        let known = self.known.load();
+        let Some(known) = &*known else {
+            return draws(sql, &|_| false);
+        };
+        match draws(sql, &|name| known.drawing.contains(name)) {
+            Draws::Unshown if known.draws_unseen => Draws::Shown,
+            draws => draws,
+        }
     }
 
     /// Takes the custom settings that are named in them, one by one.
@@ -113,6 +162,9 @@ impl Pool {
                          it is looked at more often (follow_functions)"
                     );
                 }
+                if known.asks_unseen || !known.asking.is_empty() {
+                    functions.sequences.read();
+                }
                 functions.known.store(Some(Arc::new(known)));
             }
             Err(error) => tracing::warn!(
@@ -155,10 +207,20 @@ async fn ask(server: &mut Server, version: Option<&[u8]>) -> Result<Option<Known
             b"function" => {
                 known.names.insert(name.into());
             }
+            b"reads" => {
+                known.asking.insert(name.into());
+            }
+            b"draws" => {
+                known.drawing.insert(name.into());
+            }
+            b"hidden" => known.asks_unseen = true,
+            b"fires" => known.draws_unseen = true,
             b"setting" => known.settings.push(name.into()),
             b"trigger" => known.behind_writes = true,
             _ => known.behind_anything = true,
         }
     }
+    // An operator or a cast, say, may be what asks.
+    known.asks_unseen |= known.behind_anything && !known.asking.is_empty();
     Ok(Some(known))
 }

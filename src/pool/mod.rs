@@ -18,6 +18,7 @@ pub mod listener;
 mod manager;
 mod open;
 pub mod peers;
+mod sequences;
 mod settings;
 mod shards;
 mod state;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::accounting::Sizes;
 use super::functions::Functions;
-use crate::config::{Config, Database, Host, PinPolicy, PoolMode};
+use crate::config::{Config, Database, FollowSequences, Host, PinPolicy, PoolMode};
 use crate::net::dns::Ttl;
 use crate::net::{Address, Names, TcpOptions};
 use crate::protocol::startup::Replication;
@@ -33,6 +33,8 @@ pub struct PoolSettings {
     pub pin_policy: PinPolicy,
     /// `follow_functions`, where sessions are followed.
     pub follows_functions: bool,
+    /// `follow_sequences`, where sessions are followed.
+    pub follow_sequences: FollowSequences,
     /// The functions of the database that may touch a session; the pool's own.
     pub functions: Arc<Functions>,
     /// `max_pinned_servers`; 0: no limit.
@@ -98,6 +100,10 @@ impl PoolSettings {
             pin_policy,
             functions: Arc::default(),
             follows_functions: pin_policy != PinPolicy::Off && all.follow_functions,
+            follow_sequences: match pin_policy {
+                PinPolicy::Off => FollowSequences::Off,
+                PinPolicy::Auto | PinPolicy::Refuse => all.follow_sequences,
+            },
             max_pinned: all.max_pinned_servers,
             sizes: Sizes {
                 size: config.pool_size(database, user),
@@ -143,6 +149,16 @@ impl PoolSettings {
     #[inline]
     pub fn follows_sessions(&self) -> bool {
         self.pin_policy != PinPolicy::Off
+    }
+
+    /// Is it seen to that no client finds what others have drawn from sequences?
+    #[inline]
+    pub fn watches_sequences(&self) -> bool {
+        match self.follow_sequences {
+            FollowSequences::Auto => self.functions.sequences().are_read(),
+            FollowSequences::On => true,
+            FollowSequences::Off => false,
+        }
     }
 
     /// Is the reset query run when a server is released?

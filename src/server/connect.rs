@@ -12,7 +12,7 @@ use super::overlay::Overlay;
 use super::pipeline::Pipeline;
 use super::session::{Tracked, TrackedNames};
 use super::statements::Statements;
-use super::{Batch, Error, Hosts, Server, State, Unnamed};
+use super::{Batch, Drawn, Error, Hosts, Server, State, Unnamed};
 use crate::auth::Keyring;
 use crate::auth::server_login::{Credentials, ServerLogin, ServerStep};
 use crate::net::connection::Message;
@@ -240,6 +240,7 @@ impl Greeted {
                 heard: Vec::new(),
                 overlay: Overlay::default(),
                 base: Overlay::default(),
+                drawn: Drawn::ByNobody,
                 doom: None,
             },
             entry: registry.enter_server(entry),

@@ -113,6 +113,31 @@ pub enum Unnamed {
     Unknown,
 }
 
+/// Whose draws from sequences a session may remember: what `currval` and `lastval` say in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drawn {
+    /// None: it is new, or was cleaned.
+    ByNobody,
+    /// At most those of this client (its id).
+    By(u64),
+    /// At most those of its client, if what was sent in this batch is done.
+    Forgetting(u64),
+    /// Anybody's.
+    BySeveral,
+}
+
+impl Drawn {
+    /// This client, which has the server, may have drawn.
+    #[inline]
+    pub fn add(&mut self, id: u64) {
+        *self = match *self {
+            Self::ByNobody => Self::By(id),
+            Self::By(known) if known != id => Self::BySeveral,
+            same => same,
+        };
+    }
+}
+
 /// Why a server is not to be used any more once it is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doom {
@@ -149,6 +174,8 @@ pub struct State {
     pub overlay: Overlay,
     /// What was set when it had served nobody yet, by `connect_query`.
     pub base: Overlay,
+    /// Whose draws from sequences it may remember.
+    pub drawn: Drawn,
     /// Set when it must not go back to the pool.
     pub doom: Option<Doom>,
 }

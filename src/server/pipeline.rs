@@ -248,6 +248,12 @@ impl<E> Pipeline<E> {
             .all(|entry| entry.expect.request() == Request::Sync)
     }
 
+    /// Is the request that is being answered the client's?
+    pub fn answers_client(&self) -> bool {
+        let front = self.entries.front();
+        front.is_some_and(|entry| matches!(entry.expect, Expect::Forward(_)))
+    }
+
     /// How many of the client's messages are not answered, if these are the rest of one batch up to its Sync, and nothing
     /// was sent behind it.
     pub fn owed_up_to_sync(&self) -> Option<usize> {

@@ -3,6 +3,9 @@
 
 /// Rows of `kind` and `name`, both text, without repeats, for the database that it is run in.
 ///
+/// Of kind `reads` and `draws`: the name of one that may ask for `currval` or `lastval`, or give these something to say;
+/// of kind `hidden` and `fires`, what does the one or the other without being called by its name.
+///
 /// Of kind `function`: the name, without its schema, of a function, procedure or aggregate of a user whose source
 /// may touch the session, or mentions the name of another that may; of kind `setting`, what looks like the name of a
 /// custom setting in these. Functions in C count only if their symbol
@@ -83,9 +86,30 @@ stateful(oid, folded) AS (
     FROM stateful
     JOIN mention m ON m.word = stateful.folded
     JOIN source s ON s.oid = m.oid
+),
+sequential(kind, oid, folded) AS (
+    SELECT k.kind, s.oid, s.folded
+    FROM source s
+    JOIN (VALUES ('reads', 'currval|lastval'), ('draws', '\m(nextval|setval|insert|merge|copy|execute)\M'))
+        AS k(kind, pattern) ON s.body ~ k.pattern
+    UNION
+    SELECT sequential.kind, s.oid, s.folded
+    FROM sequential
+    JOIN mention m ON m.word = sequential.folded
+    JOIN source s ON s.oid = m.oid
 )
 SELECT 'function' AS kind, s.name
 FROM source s WHERE s.oid IN (SELECT oid FROM stateful)
+UNION
+SELECT q.kind, s.name
+FROM sequential q JOIN source s ON s.oid = q.oid
+UNION
+SELECT 'hidden', e.name
+FROM expression e WHERE e.body ~ 'currval|lastval'
+UNION
+SELECT 'fires', t.tgname::text
+FROM pg_catalog.pg_trigger t
+WHERE NOT t.tgisinternal AND t.tgfoid IN (SELECT oid FROM sequential WHERE sequential.kind = 'draws')
 UNION
 SELECT 'setting', coalesce(m.name[1], m.name[2])
 FROM source s, pg_catalog.regexp_matches(s.body,

@@ -7,6 +7,7 @@
 //!
 //! Not seen at all: the seed of `random()`, and connections that extensions such as dblink keep.
 
+mod draws;
 mod name;
 mod walk;
 
@@ -15,6 +16,7 @@ use memchr::{memchr2, memchr2_iter, memmem, memrchr};
 use name::goes_on_name;
 use std::fmt;
 
+pub use draws::{Draws, beginning, begins_quietly, draws, has_name};
 pub use walk::look_closely;
 
 /// Kinds of things that outlive a transaction in its session.
@@ -44,8 +46,9 @@ impl Touches {
     pub const UNKNOWN_NAME: Self = Self(1 << 8);
     /// All of them.
     pub const ALL: Self = Self((1 << 9) - 1);
-    /// What the body of a function is taken to do: all but [`Self::UNKNOWN_NAME`] and [`Self::LIBRARY`].
-    pub const BODY: Self = Self(Self::ALL.0 & !(Self::UNKNOWN_NAME.0 | Self::LIBRARY.0));
+    /// What the body of a function is taken to do: all but what is told by other means.
+    pub const BODY: Self =
+        Self(Self::ALL.0 & !(Self::UNKNOWN_NAME.0 | Self::LIBRARY.0 | Self::SEQUENCES.0));
 
     const NAMES: [(Self, &str); 9] = [
         (Self::SETTINGS, "SETTINGS"),

@@ -29,6 +29,10 @@ const SCHEMA: &str = "
         $$ BEGIN SET work_mem = '3MB'; PERFORM public.sets('app.tenant', 'mine'); RETURN 'set'; END $$;
     CREATE FUNCTION public.locks(key int) RETURNS bool LANGUAGE sql AS $$ SELECT pg_try_advisory_lock(key) $$;
     CREATE TABLE public.log (id serial, who text DEFAULT current_user);
+    CREATE SEQUENCE public.s;
+    CREATE FUNCTION public.adds() RETURNS bigint LANGUAGE sql AS
+        $$ INSERT INTO public.log (id, who) VALUES (DEFAULT, 'x'); SELECT lastval() $$;
+    GRANT ALL ON public.s TO PUBLIC;
     GRANT USAGE ON SCHEMA a, b TO PUBLIC; GRANT SELECT ON a.t, b.t TO PUBLIC;
     GRANT ALL ON public.log, public.log_id_seq TO PUBLIC; GRANT CREATE ON SCHEMA public TO PUBLIC;";
 
@@ -47,6 +51,8 @@ struct Script {
     random: StdRng,
     open: [bool; CLIENTS],
     count: usize,
+    /// Sequences are drawn from, and asked. Who has drawn stays where it is, so not in all scripts.
+    draws: bool,
 }
 
 impl Script {
@@ -165,6 +171,25 @@ impl Script {
         }
     }
 
+    fn draw(&mut self) -> String {
+        self.pick(&[
+            "SELECT nextval('public.s')",
+            "SELECT setval('public.s', 100)",
+            "INSERT INTO public.log (who) VALUES ('y')",
+            "INSERT INTO public.log (who) VALUES ('y') RETURNING currval('public.log_id_seq') > 0",
+            "SELECT public.adds()",
+            "DO $$ BEGIN PERFORM nextval('public.s'); END $$",
+            "SELECT lastval()",
+            "SELECT lastval()",
+            "SELECT currval('public.s')",
+            "SELECT currval('public.log_id_seq')",
+            "DISCARD SEQUENCES",
+            "DISCARD SEQUENCES",
+            "DISCARD ALL",
+        ])
+        .to_owned()
+    }
+
     fn transaction(&mut self, client: usize) -> String {
         if self.open[client] && self.random.random_range(0..2) == 0 {
             self.open[client] = false;
@@ -185,6 +210,7 @@ impl Script {
         self.count += 1;
         let sql = match self.random.random_range(0..100) {
             0..25 => self.change_of_setting(),
+            25..50 if self.draws && self.random.random_range(0..2) == 0 => self.draw(),
             25..50 => self.look(),
             50..75 => self.belonging(),
             75..97 => self.transaction(client),
@@ -292,8 +318,10 @@ fn run(seed: u64, steps: usize) {
         postgres().sql(database, SCHEMA);
         postgres().sql("postgres", "GRANT other TO app");
     }
+    let draws = seed.is_multiple_of(2);
     let pooler = Pooler::start(|ini| {
-        ini.set("default_pool_size", CLIENTS + 1)
+        ini.set("follow_sequences", if draws { "on" } else { "auto" })
+            .set("default_pool_size", CLIENTS + 1)
             .set("server_round_robin", 1)
             .set("server_lifetime", 3600);
     });
@@ -304,6 +332,7 @@ fn run(seed: u64, steps: usize) {
         random: StdRng::seed_from_u64(seed),
         open: [false; CLIENTS],
         count: 0,
+        draws,
     };
     let mut history = String::new();
     for number in 0..steps {

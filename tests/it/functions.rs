@@ -26,6 +26,12 @@ CREATE VIEW seen AS SELECT set_config('a.b', '', false);
 CREATE TABLE d (a int DEFAULT step(1, 2), CONSTRAINT checked CHECK (a <> step(1, 1)));
 CREATE POLICY guard ON t USING (pg_try_advisory_lock(1));
 
+CREATE FUNCTION adds() RETURNS void LANGUAGE sql AS 'INSERT INTO t VALUES (1)';
+CREATE FUNCTION uses_adds() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM adds(); END $$;
+CREATE FUNCTION adds_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM adds(); RETURN new; END $$;
+CREATE TRIGGER added AFTER UPDATE ON t FOR EACH ROW EXECUTE FUNCTION adds_row();
+CREATE VIEW asks AS SELECT lastval();
+
 CREATE FUNCTION quiet(n int) RETURNS int LANGUAGE plpgsql AS $$ DECLARE x int; BEGIN
     UPDATE t SET a = n WHERE a = 1; UPDATE ONLY public.t AS u SET a = 2;
     SET LOCAL work_mem = '1MB'; RETURN n; END $$;
@@ -42,6 +48,11 @@ fn the_server_lists_what_may_touch_the_session() {
     let mut expected = vec![
         "constraint checked",
         "default d",
+        "draws adds",
+        "draws adds_row",
+        "draws dynamic",
+        "draws uses_adds",
+        "fires added",
         "function after_lock",
         "function collects",
         "function dynamic",
@@ -53,8 +64,12 @@ fn the_server_lists_what_may_touch_the_session() {
         "function uses_it_again",
         "function uses_odd",
         "function uses_sets",
+        "hidden asks",
         "operator ###",
         "policy guard",
+        "reads collects",
+        "reads step",
+        "rule asks",
         "rule seen",
         "setting a.b",
         "trigger fired",

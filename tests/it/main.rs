@@ -54,6 +54,7 @@ mod reload;
 mod replans;
 mod replication;
 mod samples;
+mod sequences;
 mod sessions;
 mod shutdown;
 mod startup_parameters;

@@ -45,6 +45,9 @@ impl Relay {
         }
         let parse = Parse::read(frame.body()).map_err(|error| broken(frame.body(), error))?;
         let (found, may_drop) = self.touches(parse.sql);
+        if let Some(found) = &found {
+            self.prepares_to_ask(found, parse.sql);
+        }
         let found = found.map(Arc::from);
         let (forget, rewritten) = if may_drop || classify::begins_with_set(parse.sql) {
             self.forgetting(&parse)
@@ -68,6 +71,9 @@ impl Relay {
         if !self.translates() && self.statements.get(parse.name).is_none() {
             if let Some(found) = &found {
                 self.touch(found, parse.sql);
+            }
+            if self.run_with_sequences(linked, (parse.sql, found.as_deref()), By::Bind, out) {
+                return Ok(Step::Fenced);
             }
             if self.may_unlisten(found.as_deref(), parse.sql) {
                 self.listen_again(linked, By::Bind, out);
@@ -183,6 +189,9 @@ impl Relay {
         if self.wait_for(linked, head.statement, out) {
             return Ok(Step::Fenced);
         }
+        if self.bind_with_sequences(linked, head.statement, out) {
+            return Ok(Step::Fenced);
+        }
         if !self.portals.is_empty() {
             self.portals.remove(head.portal);
         }
@@ -192,6 +201,8 @@ impl Relay {
         if head.statement.is_empty() {
             self.ensure_unnamed(linked, out);
             let kept = self.statements.unnamed().map(|(_, text)| text);
+            self.sequences
+                .run(kept.map_or(&b""[..], |text| &text.definition));
             let forget = kept.and_then(|text| text.forget.clone());
             if let Some(text) = kept
                 && let Some(found) = text.found.clone()
@@ -207,6 +218,7 @@ impl Relay {
         let named = loop {
             let Some(named) = self.statements.get(head.statement) else {
                 linked.owes(Expect::Forward(Request::Bind), None);
+                self.sequences.run(head.statement);
                 return self.foreign(frame, &head, out);
             };
             if *named.statement.0.context() != self.context {
@@ -225,6 +237,7 @@ impl Relay {
         };
         linked.counters.binds.add(1);
         let statement = &named.statement.0;
+        self.sequences.run(statement.definition());
         ensure(linked, statement, out);
         make_room(linked, self.settings.max_prepared_statements, out);
         let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);

@@ -114,6 +114,20 @@ words! {
 }
 
 words! {
+    /// Is it seen to that `currval` and `lastval` say what the client itself has drawn, where sessions are followed
+    /// (`follow_sequences`)?
+    FollowSequences {
+        /// From when somebody in the pool asks them.
+        #[default]
+        Auto = "auto",
+        /// From the beginning: whoever draws keeps its server.
+        On = "on",
+        /// No: they say what whoever had the server before has drawn.
+        Off = "off",
+    }
+}
+
+words! {
     /// Which of several hosts a new server is made at (PgBouncer: `load_balance_hosts` of a database).
     LoadBalance {
         /// The next one, each time.

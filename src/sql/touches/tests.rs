@@ -265,6 +265,9 @@ fn calls_are_found_wherever_they_stand() {
             "",
         ),
         ("select currval('s'), lastval()", "SEQUENCES"),
+        ("SELECT Pg_Catalog . \"currval\" ('s')", "SEQUENCES"),
+        ("values (LASTVAL ())", "SEQUENCES"),
+        ("select \"LASTVAL\"(), currvals(1)", ""),
         ("select nextval('s'), setval('s', 1)", ""),
         ("select query_to_xml('select 1', true, true, '')", "BODY ?"),
         ("select mine(1)", "BODY"),
@@ -365,7 +368,11 @@ fn blocks_are_read_for_the_settings_they_name() {
         ),
         (
             "do $$ begin load 'x'; end $$",
-            "SETTINGS TEMPORARY LOCKS CURSORS STATEMENTS CHANNELS LIBRARY SEQUENCES",
+            "SETTINGS TEMPORARY LOCKS CURSORS STATEMENTS CHANNELS LIBRARY",
+        ),
+        (
+            "do $$ begin perform lastval(); end $$",
+            "SETTINGS TEMPORARY LOCKS CURSORS STATEMENTS CHANNELS SEQUENCES",
         ),
         (r"do E'begin null;\nend'", "BODY ?"),
         ("do 'begin '\n'end'", "BODY"),

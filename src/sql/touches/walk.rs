@@ -342,9 +342,8 @@ impl Walk<'_> {
                     b"execute" => self.dynamic(body, significant(&lexer), depth),
                     b"load" => self.touch(Touches::LIBRARY),
                     name => {
-                        if name::known(name).contains(Touches::UNKNOWN_NAME) {
-                            self.touch(Touches::UNKNOWN_NAME);
-                        }
+                        let told = Touches::UNKNOWN_NAME.union(Touches::SEQUENCES);
+                        self.touch(name::known(name).also_in(told));
                     }
                 },
                 Reading::Escaped => self.touch(Touches::UNKNOWN_NAME),

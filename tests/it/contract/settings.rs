@@ -228,6 +228,7 @@ const NEWER: &[&str] = &[
 const OURS: &[&str] = &[
     "io_uring",
     "follow_functions",
+    "follow_sequences",
     "max_pinned_servers",
     "pin_policy",
     "worker_threads",
