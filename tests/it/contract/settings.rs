@@ -230,6 +230,8 @@ const OURS: &[&str] = &[
     "follow_functions",
     "max_pinned_servers",
     "pin_policy",
+    "prepare_unnamed_after",
+    "prepare_unnamed_texts",
     "worker_threads",
     "min_worker_threads",
     "prepared_statements_memory",
