@@ -358,6 +358,10 @@ impl Relay {
         if let Some(name) = self.statements.name_of(ours) {
             return Some((ours.to_vec(), name.to_vec()));
         }
+        if linked.server.batch.is_timed() {
+            // One that the client knows as the unnamed one.
+            return Some((ours.to_vec(), Vec::new()));
+        }
         let theirs = match linked.server.pipeline.current_effect()? {
             Effect::Duplicate(name) => name.to_vec(),
             Effect::Forget(list) => list.iter().find_map(|forget| match forget {
