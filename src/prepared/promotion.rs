@@ -289,7 +289,7 @@ impl Table {
             let held = slot.load(Ordering::Relaxed);
             if held & COUNT_MASK != REFUSED {
                 slot.store(
-                    held & !COUNT_MASK | (held & COUNT_MASK) / 2,
+                    (held & !COUNT_MASK) | ((held & COUNT_MASK) / 2),
                     Ordering::Relaxed,
                 );
             }

@@ -171,9 +171,9 @@ mod tests {
         let mut rest = sql.as_bytes().to_vec();
         rest.push(0);
         rest.extend_from_slice(&u16::try_from(types.len()).unwrap().to_be_bytes());
-        types
-            .iter()
-            .for_each(|oid| rest.extend_from_slice(&oid.to_be_bytes()));
+        for oid in types {
+            rest.extend_from_slice(&oid.to_be_bytes());
+        }
         let body = [&b"\0"[..], &rest].concat();
         steadiness(&Parse::read(&body).unwrap())
     }
