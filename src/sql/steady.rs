@@ -6,7 +6,6 @@
 //! do to a session is `touches`', which is asked besides.
 
 use super::lexer::{Lexer, TokenKind};
-use crate::protocol::frontend::Parse;
 
 /// How far a text can be trusted to mean the same when it is read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,9 +66,10 @@ const HEADS: [&[u8]; 7] = [
     b"select", b"insert", b"update", b"delete", b"with", b"values", b"merge",
 ];
 
-/// How far the text of this Parse can be trusted. Takes time in proportion to its length.
-pub fn steadiness(parse: &Parse<'_>) -> Steady {
-    let sql = parse.sql;
+/// How far a text can be trusted. Takes time in proportion to its length.
+///
+/// `types` are those of its parameters as Parse has them (`protocol-message-formats`): a 16-bit count and so many OIDs.
+pub fn steadiness(sql: &[u8], types: &[u8]) -> Steady {
     let mut tokens = Lexer::new(sql)
         .filter(|token| !token.is_trivia())
         .peekable();
@@ -91,7 +91,7 @@ pub fn steadiness(parse: &Parse<'_>) -> Steady {
             },
             TokenKind::Text => constant(text),
             TokenKind::Number if text.starts_with(b"$") => {
-                if has_type(parse.types, text) {
+                if has_type(types, text) {
                     Steady::Always
                 } else {
                     let mut next = tokens.clone().map(|token| token.of(sql));
@@ -168,14 +168,12 @@ mod tests {
     use super::*;
 
     fn of(sql: &str, types: &[u32]) -> Steady {
-        let mut rest = sql.as_bytes().to_vec();
-        rest.push(0);
-        rest.extend_from_slice(&u16::try_from(types.len()).unwrap().to_be_bytes());
+        let count = u16::try_from(types.len()).unwrap();
+        let mut bytes = count.to_be_bytes().to_vec();
         for oid in types {
-            rest.extend_from_slice(&oid.to_be_bytes());
+            bytes.extend_from_slice(&oid.to_be_bytes());
         }
-        let body = [&b"\0"[..], &rest].concat();
-        steadiness(&Parse::read(&body).unwrap())
+        steadiness(sql.as_bytes(), &bytes)
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Relay {
             if !promotions.count(hash, self.settings.prepare_unnamed_after) {
                 return Ok(false);
             }
-            if steadiness(&whole.parse) < self.settings.steady_enough {
+            if steadiness(whole.parse.sql, whole.parse.types) < self.settings.steady_enough {
                 promotions.refuse(hash);
                 return Ok(false);
             }
