@@ -48,7 +48,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("SHOW SOCKETS", "The columns about buffers are 0."),
     (
         "SHOW STATS",
-        "Then `total_prepare_cache_hit`, `total_prepare_cache_miss`, `total_session_look_count`, `total_pin_count`, `total_replan_count`, `total_slow_listener_count`.",
+        "Then `total_prepare_cache_hit`, `total_prepare_cache_miss`, `total_session_look_count`, `total_pin_count`, `total_replan_count`, `total_slow_listener_count`, `total_unnamed_reuse_count`, `total_unnamed_demotion_count`.",
     ),
     (
         "SHOW STATS_TOTALS",
@@ -177,6 +177,10 @@ mod tests {
         "total_replan_count",
         "total_slow_listener_count",
         "total_session_look_count",
+        "total_unnamed_demotion_count",
+        "total_unnamed_reuse_count",
+        "unnamed_demotion_count",
+        "unnamed_reuse_count",
     ];
 
     /// The first words of what stands between backquotes, if they are two with an underscore between them.

@@ -215,6 +215,7 @@ impl World {
         let names = TrackedNames::new(&[]);
         let mut database = Database::new("db", Host::Tcp("localhost".to_owned()));
         database.max_prepared_statements = Some(case.limit);
+        database.prepare_unnamed_after = Some(case.promotes);
         database.pool_mode = Some(crate::config::PoolMode::Transaction);
         let settings = PoolSettings::new(
             &Config::default(),
@@ -521,6 +522,8 @@ struct Case {
     servers: usize,
     /// `max_prepared_statements`.
     limit: usize,
+    /// `prepare_unnamed_after`.
+    promotes: usize,
     adopt_every: usize,
     events: Vec<(usize, Event)>,
 }
@@ -555,17 +558,20 @@ fn case(clients: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
     (
         prop::collection::vec(script(), clients),
         1usize..4,
-        1usize..4,
+        (1usize..4, 0usize..3),
         prop_oneof![Just(usize::MAX), 1usize..5],
         prop::collection::vec((0usize..3, event()), 0..120),
     )
-        .prop_map(|(scripts, servers, limit, adopt_every, events)| Case {
-            scripts,
-            servers,
-            limit,
-            adopt_every,
-            events,
-        })
+        .prop_map(
+            |(scripts, servers, (limit, promotes), adopt_every, events)| Case {
+                scripts,
+                servers,
+                limit,
+                promotes,
+                adopt_every,
+                events,
+            },
+        )
 }
 
 /// Clients that change settings, and say more before the answer is in.
@@ -573,13 +579,14 @@ fn set_cases() -> impl Strategy<Value = Case> {
     let case = (
         prop::collection::vec(settings(), 1..4),
         1usize..4,
-        1usize..4,
+        (1usize..4, 0usize..3),
         prop::collection::vec((0usize..3, event()), 0..120),
     );
-    case.prop_map(|(scripts, servers, limit, events)| Case {
+    case.prop_map(|(scripts, servers, (limit, promotes), events)| Case {
         scripts,
         servers,
         limit,
+        promotes,
         adopt_every: usize::MAX,
         events,
     })
@@ -599,17 +606,20 @@ fn migrations() -> impl Strategy<Value = Case> {
     let case = (
         prop::collection::vec(unhurried(), 1..4),
         1usize..4,
-        1usize..4,
+        (1usize..4, 0usize..3),
         prop_oneof![Just(usize::MAX), 1usize..5],
         prop::collection::vec((0usize..3, event), 0..300),
     );
-    case.prop_map(|(scripts, servers, limit, adopt_every, events)| Case {
-        scripts,
-        servers,
-        limit,
-        adopt_every,
-        events,
-    })
+    case.prop_map(
+        |(scripts, servers, (limit, promotes), adopt_every, events)| Case {
+            scripts,
+            servers,
+            limit,
+            promotes,
+            adopt_every,
+            events,
+        },
+    )
 }
 
 proptest! {

@@ -74,6 +74,8 @@ pub struct Relay {
     /// Nothing more is taken from the client until the server owes nothing: the last message may have
     /// changed what names mean.
     pub fenced: bool,
+    /// A batch is run again, and its unnamed statement is not to be one that is prepared.
+    pub runs_plainly: bool,
     /// The client's batch has failed and the server is out of it already: what the client still sends is dropped up to
     /// its Sync, which is answered here.
     pub skips_alone: bool,
@@ -184,6 +186,7 @@ impl Relay {
             unsettled: Names::default(),
             unnamed_changed: None,
             fenced: false,
+            runs_plainly: false,
             skips_alone: false,
             sync_is_due: false,
             own: Vec::new(),

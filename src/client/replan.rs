@@ -220,6 +220,7 @@ impl Relay {
         let used = self.from_client(linked, bytes, &mut out);
         self.own.extend_from_slice(out.finish());
         self.inbound = inbound;
+        self.runs_plainly = false;
         let is_whole = used.is_ok_and(|used| used == bytes.len());
         linked.server.batch.give_back(buffer);
         // It went through before, so it does again; if not, its Sync would be wanting.

@@ -120,6 +120,9 @@ impl Relay {
             tag::READY_FOR_QUERY => {
                 linked.server.status =
                     backend::read_ready_for_query(frame.body()).map_err(|_| desync(frame.bytes))?;
+                if linked.server.batch.is_timed() {
+                    self.judge(linked);
+                }
             }
             _ => {}
         }
@@ -127,6 +130,9 @@ impl Relay {
         if reply.has_effect
             && let Some(effect) = linked.server.pipeline.take_effect()
         {
+            if let Effect::Reused(..) = effect {
+                backend::parse_complete(out.insert());
+            }
             self.done(linked, &effect);
         }
         if reply.completes.is_some_and(Request::ends_with_ready) && self.refuses_block(linked) {
@@ -152,7 +158,13 @@ impl Relay {
             Effect::Named { sent: Some(id), .. } | Effect::Prepared(id) => {
                 linked.server.statements.confirm(*id);
             }
-            Effect::Unnamed(version) => self.statements.confirm_unnamed(*version),
+            Effect::Promoted(version, id) => {
+                linked.server.statements.confirm(*id);
+                self.statements.confirm_unnamed(*version);
+            }
+            Effect::Unnamed(version) | Effect::Reused(version, _) => {
+                self.statements.confirm_unnamed(*version);
+            }
             Effect::Evicted(statement) => linked.server.statements.closed(statement.0.id()),
             Effect::Named { sent: None, .. }
             | Effect::Closed(..)
@@ -217,7 +229,8 @@ impl Relay {
     fn error(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) {
         let fields = ErrorFields::read(frame.body()).ok();
         let stale = replan::staleness(fields.as_ref(), linked.server.pipeline.current());
-        let runs_again = stale.is_some_and(|stale| self.replan(linked, stale));
+        let runs_again = self.reverts(linked, fields.as_ref())
+            || stale.is_some_and(|stale| self.replan(linked, stale));
         if !runs_again {
             self.pass_error(linked, frame, fields.as_ref(), out);
         }
@@ -245,6 +258,14 @@ impl Relay {
             Some(Effect::Unnamed(version)) => {
                 self.statements.fail_unnamed(version);
                 linked.server.unnamed = Unnamed::Unknown;
+            }
+            Some(Effect::Promoted(version, id)) => {
+                linked.server.statements.doubt(id);
+                self.statements.fail_unnamed(version);
+            }
+            Some(Effect::Reused(version, id)) if !runs_again => {
+                linked.server.statements.doubt(id);
+                self.statements.fail_unnamed(version);
             }
             Some(effect) => self.undo(linked, effect),
             None => {}
@@ -322,6 +343,10 @@ impl Relay {
                 self.statements.skip_unnamed(version);
                 linked.server.unnamed = Unnamed::Unknown;
             }
+            Effect::Reused(version, id) | Effect::Promoted(version, id) => {
+                self.statements.skip_unnamed(version);
+                linked.server.statements.doubt(id);
+            }
             Effect::UnnamedReplaced => linked.server.unnamed = Unnamed::Unknown,
             Effect::Duplicate(_) | Effect::Forget(_) | Effect::Outdated => {}
         }
@@ -338,6 +363,10 @@ impl Relay {
         let ours = ours.get(..end)?;
         if let Some(name) = self.statements.name_of(ours) {
             return Some((ours.to_vec(), name.to_vec()));
+        }
+        if linked.server.batch.is_timed() {
+            // One that the client knows as the unnamed one.
+            return Some((ours.to_vec(), Vec::new()));
         }
         let theirs = match linked.server.pipeline.current_effect()? {
             Effect::Duplicate(name) => name.to_vec(),

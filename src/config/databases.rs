@@ -102,6 +102,8 @@ pub struct Database {
     pub pin_policy: Option<PinPolicy>,
     /// Prepared statements kept on each server; 0: passed through (TOML only).
     pub max_prepared_statements: Option<usize>,
+    /// Uses after which an unnamed statement is prepared (`prepare_unnamed_after`); 0: never.
+    pub prepare_unnamed_after: Option<usize>,
     /// Run on each new server before its first use; its errors are logged and ignored.
     pub connect_query: Option<String>,
     /// `client_encoding` of the server's startup packet.
@@ -165,6 +167,7 @@ impl Database {
             pool_mode: None,
             pin_policy: None,
             max_prepared_statements: None,
+            prepare_unnamed_after: None,
             connect_query: None,
             client_encoding: None,
             datestyle: None,
@@ -224,6 +227,7 @@ pub(crate) const KEYS: &[&str] = &[
     "query_wait_timeout",
     "pool_mode",
     "pin_policy",
+    "prepare_unnamed_after",
     "load_balance_hosts",
     "connect_query",
     "client_encoding",
@@ -292,6 +296,7 @@ pub(crate) fn set(database: &mut Database, key: &str, value: String) -> Result<(
         "query_wait_timeout" => database.query_wait_timeout = whole_seconds(key, &value)?,
         "pool_mode" => database.pool_mode = Some(typed(key, &value)?),
         "pin_policy" => database.pin_policy = Some(typed(key, &value)?),
+        "prepare_unnamed_after" => database.prepare_unnamed_after = count(key, &value)?,
         "load_balance_hosts" => database.load_balance_hosts = typed(key, &value)?,
         "connect_query" => database.connect_query = Some(value),
         "client_encoding" => database.client_encoding = Some(value),

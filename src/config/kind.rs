@@ -11,7 +11,9 @@ use std::time::Duration;
 mod words;
 
 use words::word;
-pub use words::{AuthType, Facility, FollowSequences, LoadBalance, PinPolicy, PoolMode, SslMode};
+pub use words::{
+    AuthType, Facility, FollowSequences, LoadBalance, PinPolicy, PoolMode, SslMode, UnnamedTexts,
+};
 
 /// The kind of a setting's value, as written in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

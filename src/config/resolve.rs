@@ -170,6 +170,13 @@ impl Config {
             .unwrap_or(self.settings.max_prepared_statements)
     }
 
+    /// Uses after which an unnamed statement is prepared; 0: never.
+    pub fn prepare_unnamed_after(&self, database: &Database) -> usize {
+        database
+            .prepare_unnamed_after
+            .unwrap_or(self.settings.prepare_unnamed_after)
+    }
+
     /// Most servers of a database; 0: no limit.
     pub fn max_db_connections(&self, database: &Database) -> usize {
         database

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::config::error::Problem;
 use crate::config::kind::{
     AuthType, ByteSize, Facility, Fault, FollowSequences, Kind, Millis, Mode, PeerId, PinPolicy,
-    PoolMode, SslMode, Value,
+    PoolMode, SslMode, UnnamedTexts, Value,
 };
 use crate::config::ldap;
 
@@ -374,6 +374,10 @@ settings! {
                 "Use idle servers in turn instead of the last used first.";
             max_prepared_statements: usize = Some("200"), Kind::Int, Live,
                 "Prepared statements kept on each server in transaction and statement mode; 0: statements are passed through.";
+            prepare_unnamed_after: usize = Some("0"), Kind::Int, Live,
+                "In transaction and statement mode: a text that clients send as an unnamed statement is prepared once on each server when it has been seen so often, so that PostgreSQL need not read it each time; 0: never. Needs `max_prepared_statements` and a `pin_policy` other than `off`. Also per database. Not in PgBouncer.";
+            prepare_unnamed_texts: UnnamedTexts = Some("proven"), Kind::Enum(UnnamedTexts::WORDS), Live,
+                "Which texts `prepare_unnamed_after` is for: `proven`: parameters have types or casts, and string constants no letters, so that PostgreSQL notices what a migration does to them; `all`: others as well, which may be read as before a migration for up to a minute. Not in PgBouncer.";
             autodb_idle_timeout: Duration = Some("3600"), Kind::Seconds, Live,
                 "Forget a database made by `*`, and its statistics, when it was unused for so long; 0: never.";
             pool_idle_timeout: Duration = Some("0"), Kind::Seconds, Live,

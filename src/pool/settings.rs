@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use super::accounting::Sizes;
 use super::functions::Functions;
-use crate::config::{Config, Database, FollowSequences, Host, PinPolicy, PoolMode};
+use crate::config::{Config, Database, FollowSequences, Host, PinPolicy, PoolMode, UnnamedTexts};
 use crate::net::dns::Ttl;
 use crate::net::{Address, Names, TcpOptions};
+use crate::prepared::promotion::Promotions;
 use crate::protocol::startup::Replication;
 use crate::server::Hosts;
 use crate::server::connect::Target;
 use crate::server::session::TrackedNames;
+use crate::sql::steady::Steady;
 
 /// The longest message there can be: its length is a signed number of 32 bits.
 const LONGEST: usize = i32::MAX as usize;
@@ -63,6 +65,12 @@ pub struct PoolSettings {
     pub round_robin: bool,
     /// `max_prepared_statements`; 0: names are passed through.
     pub max_prepared_statements: usize,
+    /// `prepare_unnamed_after`, where statements can be prepared and sessions are followed; 0: never.
+    pub prepare_unnamed_after: usize,
+    /// How steady such a text has to be (`prepare_unnamed_texts`).
+    pub steady_enough: Steady,
+    /// The texts that are prepared so; the pool's own, and new with each change of the settings.
+    pub promotions: Arc<Promotions>,
     /// `prepared_statements_memory`, bytes.
     pub prepared_memory: usize,
     /// `disable_pqexec`.
@@ -94,6 +102,14 @@ impl PoolSettings {
             PoolMode::Session => PinPolicy::Off,
             PoolMode::Transaction | PoolMode::Statement => config.pin_policy(database, user),
         };
+        // In session pooling the server is the client's own, and so are its names.
+        let max_prepared_statements = if mode == PoolMode::Session {
+            0
+        } else {
+            config.max_prepared_statements(database)
+        };
+        // What a client has made of its session may be in front of what a text meant for others.
+        let may_promote = max_prepared_statements > 0 && pin_policy != PinPolicy::Off;
         let query = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
         Self {
             mode,
@@ -128,12 +144,17 @@ impl PoolSettings {
             reset_query: query(&all.server_reset_query),
             reset_always: all.server_reset_query_always,
             round_robin: all.server_round_robin,
-            // In session pooling the server is the client's own, and so are its names.
-            max_prepared_statements: if mode == PoolMode::Session {
-                0
+            max_prepared_statements,
+            prepare_unnamed_after: if may_promote {
+                config.prepare_unnamed_after(database)
             } else {
-                config.max_prepared_statements(database)
+                0
             },
+            steady_enough: match all.prepare_unnamed_texts {
+                UnnamedTexts::Proven => Steady::Always,
+                UnnamedTexts::All => Steady::UntilChanged,
+            },
+            promotions: Arc::default(),
             prepared_memory: usize::try_from(all.prepared_statements_memory.0)
                 .unwrap_or(usize::MAX),
             refuses_queries: all.disable_pqexec,

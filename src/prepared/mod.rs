@@ -5,6 +5,7 @@
 //! entry leaves the registry, so what is kept is what somebody can still name.
 
 mod context;
+pub mod promotion;
 mod registry;
 
 pub use context::Context;

@@ -3,8 +3,10 @@
 //! What is run again, and when, is `client::replan`'s. The buffer belongs to the server, so there are as many as servers and
 //! none is made for a query.
 
+use crate::prepared::promotion::Run;
+
 /// A longer batch is not kept.
-const LONGEST: usize = 16 * 1024;
+pub const LONGEST: usize = 16 * 1024;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Standing {
@@ -17,6 +19,17 @@ enum Standing {
     Due(usize),
 }
 
+/// When a batch of an unnamed statement was sent, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Timed {
+    /// The number of its text (`prepared::promotion`).
+    pub hash: u64,
+    /// How it is run.
+    pub run: Run,
+    /// Microseconds, by the clock of the pool's list of these texts.
+    pub began: u64,
+}
+
 /// The bytes of one batch.
 #[derive(Default)]
 pub struct Batch {
@@ -24,6 +37,8 @@ pub struct Batch {
     bytes: Vec<u8>,
     /// A reply to the batch's first request that the client gets only if the rest of that reply follows.
     held: Vec<u8>,
+    /// It is seen how long it takes.
+    timed: Option<Timed>,
 }
 
 impl std::fmt::Debug for Batch {
@@ -62,9 +77,10 @@ impl Batch {
         (self.standing == Standing::Kept).then_some(self.bytes.as_slice())
     }
 
-    /// The batch is not run again.
+    /// The batch is not run again, nor is it seen how long it takes.
     pub fn forget(&mut self) {
         self.standing = Standing::Dropped;
+        self.timed = None;
     }
 
     /// The batch is to be run again from this byte on.
@@ -86,6 +102,22 @@ impl Batch {
     pub fn give_back(&mut self, buffer: Vec<u8>) {
         self.bytes = buffer;
         self.standing = Standing::Dropped;
+    }
+
+    /// It is to be seen how long it takes.
+    pub fn time(&mut self, timed: Timed) {
+        self.timed = Some(timed);
+    }
+
+    /// Is it seen how long it takes?
+    #[inline]
+    pub fn is_timed(&self) -> bool {
+        self.timed.is_some()
+    }
+
+    /// It is over: when it was sent, if that is of interest.
+    pub fn take_timed(&mut self) -> Option<Timed> {
+        self.timed.take()
     }
 
     /// Keeps a reply back.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-pub use batch::Batch;
+pub use batch::{Batch, LONGEST as LONGEST_BATCH, Timed};
 pub use error::Error;
 pub use hosts::Hosts;
 use overlay::Overlay;
@@ -58,6 +58,11 @@ pub enum Effect {
     Unnamed(u64),
     /// The server's unnamed statement was replaced for the pooler's own reasons.
     UnnamedReplaced,
+    /// The client's unnamed statement is one that the server has prepared already (its id), and was not sent: the client is
+    /// told that it is parsed when it is bound. By this version number.
+    Reused(u64, u64),
+    /// The client's unnamed statement is prepared under a name (its id), by this version number.
+    Promoted(u64, u64),
     /// A Parse under a name that this client has given before: it will fail, and the error should name it.
     Duplicate(Box<[u8]>),
     /// The text drops names when it is run, in this order.

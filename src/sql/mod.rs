@@ -9,4 +9,5 @@ pub mod classify;
 pub mod functions;
 pub mod lexer;
 pub mod quote;
+pub mod steady;
 pub mod touches;

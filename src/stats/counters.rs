@@ -77,6 +77,10 @@ counters! {
     prepare_cache_misses,
     /// Batches run again, unnoticed, because a statement's result was not what it was when it was prepared.
     replans,
+    /// Batches whose unnamed statement was prepared on the server already.
+    unnamed_reuses,
+    /// Texts of unnamed statements that are not prepared any more because their plans were worse.
+    unnamed_demotions,
     /// Servers closed because their stream was not proved empty.
     server_desyncs,
     /// Servers that a client left dirty and that were brought back to a clean state.

@@ -23,6 +23,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod adaptive;
 mod admin;
 mod ahead;
 mod auth;

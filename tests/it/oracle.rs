@@ -1,6 +1,6 @@
 //! PostgreSQL is the oracle: each transcript of `tests/transcripts` is played directly and through the
-//! pooler, and the replies must be equal, types and bytes and order. Through the pooler twice: with one
-//! server, and with three that take turns.
+//! pooler, and the replies must be equal, types and bytes and order. Through the pooler three times: with one
+//! server, with three that take turns, and with unnamed statements prepared (twice then, one client after the other).
 
 use std::path::PathBuf;
 
@@ -100,6 +100,33 @@ fn equals_the_oracle(name: &str) {
         &oracle,
         &play_pooled(&transcript, 3),
     );
+    compare(
+        "unnamed statements prepared",
+        &play_directly_twice(&transcript),
+        &play_promoted_twice(&transcript),
+    );
+}
+
+fn play_directly_twice(transcript: &Transcript) -> Vec<Message> {
+    let database = fresh_database(transcript);
+    let play = |_| {
+        let mut wire = Wire::login(postgres().address(), "app", &database, None).unwrap();
+        transcript.play(&mut wire, || {})
+    };
+    (0..2).flat_map(play).collect()
+}
+
+fn play_promoted_twice(transcript: &Transcript) -> Vec<Message> {
+    let database = fresh_database(transcript);
+    let pooler = Pooler::start(|ini| {
+        ini.set("default_pool_size", 1)
+            .set("prepare_unnamed_after", 1)
+            .set("prepare_unnamed_texts", "all");
+    });
+    let play = |_| transcript.play(&mut pooler.connect(&database), || {});
+    let replies = (0..2).flat_map(play).collect();
+    leaves_usable_servers(&pooler, &database);
+    replies
 }
 
 fn compare(setting: &str, oracle: &[Message], pooled: &[Message]) {

@@ -105,6 +105,16 @@ static OWN: &[Own] = &[
         in_totals: "slow_listener_count",
         read: |totals| totals.slow_listeners,
     },
+    Own {
+        total: "total_unnamed_reuse_count",
+        in_totals: "unnamed_reuse_count",
+        read: |totals| totals.unnamed_reuses,
+    },
+    Own {
+        total: "total_unnamed_demotion_count",
+        in_totals: "unnamed_demotion_count",
+        read: |totals| totals.unnamed_demotions,
+    },
 ];
 
 fn totals_by_database(view: &View<'_>) -> ByDatabase {

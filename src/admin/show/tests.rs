@@ -126,11 +126,10 @@ async fn statistics_have_sums_and_the_last_period() {
     assert_eq!(list[3], "name=total_client_bytes value=400");
     assert_eq!(list[13], "name=avg_xact_count value=10");
     assert_eq!(list[25], "name=total_prepare_cache_miss value=2");
-    assert_eq!(
-        list.last().unwrap(),
-        "name=total_slow_listener_count value=1"
-    );
-    assert_eq!(list.len(), 30);
+    assert_eq!(list[28], "name=total_replan_count value=3");
+    assert_eq!(list[29], "name=total_slow_listener_count value=1");
+    assert_eq!(list.last().unwrap(), "name=total_unnamed_demotion_count");
+    assert_eq!(list.len(), 32);
 }
 
 #[tokio::test(start_paused = true)]

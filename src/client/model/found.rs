@@ -17,6 +17,7 @@ fn pipelined(batches: &[&[Say]]) -> Case {
         scripts: vec![batches.iter().map(batch).chain([last]).collect()],
         servers: 1,
         limit: 1,
+        promotes: 0,
         adopt_every: usize::MAX,
         events: batches.iter().map(|_| (0, Event::Say(10_000))).collect(),
     }

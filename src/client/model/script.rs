@@ -126,7 +126,14 @@ fn usual() -> impl Strategy<Value = Vec<Say>> {
     let only_parse = (name(), text()).prop_map(|(name, text)| vec![Say::Parse(name, text)]);
     let again = (name(), text())
         .prop_map(|(name, text)| vec![Say::CloseStatement(name), Say::Parse(name, text)]);
-    prop_oneof![whole, prepared, only_parse, again]
+    let unnamed = (text(), any::<bool>(), 0i32..2).prop_map(|(text, describes, rows)| {
+        let describe = describes.then_some(Say::DescribePortal(""));
+        let says = [Say::Parse("", text), Say::Bind("", "")].into_iter();
+        says.chain(describe)
+            .chain([Say::Execute("", rows)])
+            .collect()
+    });
+    prop_oneof![1 => whole, 1 => prepared, 1 => only_parse, 1 => again, 2 => unnamed]
 }
 
 fn copy() -> impl Strategy<Value = Vec<Say>> {
@@ -266,7 +273,7 @@ pub fn unhurried() -> impl Strategy<Value = Vec<Batch>> {
         1 => and_close,
         1 => describe,
         1 => close,
-        1 => unnamed,
+        4 => unnamed,
         1 => simple,
     ];
     let batch = batch.prop_map(|mut says| {

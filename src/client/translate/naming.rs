@@ -421,7 +421,7 @@ fn ensure(linked: &mut Linked<'_>, statement: &Arc<Statement>, out: &mut Outgoin
 /// its Sync would stand inside of COPY data if its Execute is of a COPY, which ends the connection. Those that the
 /// batch has used stay, since it may use them again.
 #[inline]
-fn make_room(linked: &mut Linked<'_>, limit: usize, out: &mut Outgoing<'_>) {
+pub(super) fn make_room(linked: &mut Linked<'_>, limit: usize, out: &mut Outgoing<'_>) {
     let pipeline = &mut linked.server.pipeline;
     let batch = pipeline.batch();
     while let Some(surplus) = linked.server.statements.evict_over(limit, batch) {
@@ -432,7 +432,7 @@ fn make_room(linked: &mut Linked<'_>, limit: usize, out: &mut Outgoing<'_>) {
 }
 
 /// Sends the statement's Parse; if it may be there already, that one goes first.
-fn prepare(
+pub(super) fn prepare(
     linked: &mut Linked<'_>,
     statement: &Arc<Statement>,
     known: Known,

@@ -128,6 +128,17 @@ words! {
 }
 
 words! {
+    /// Which texts of unnamed statements are prepared (`prepare_unnamed_texts`).
+    UnnamedTexts {
+        /// Those of which PostgreSQL notices whatever could change what they mean.
+        #[default]
+        Proven = "proven",
+        /// Also those with parameters whose types PostgreSQL has to infer, and with words in string constants.
+        All = "all",
+    }
+}
+
+words! {
     /// Which of several hosts a new server is made at (PgBouncer: `load_balance_hosts` of a database).
     LoadBalance {
         /// The next one, each time.

@@ -231,6 +231,8 @@ const OURS: &[&str] = &[
     "follow_sequences",
     "max_pinned_servers",
     "pin_policy",
+    "prepare_unnamed_after",
+    "prepare_unnamed_texts",
     "worker_threads",
     "min_worker_threads",
     "prepared_statements_memory",

@@ -55,6 +55,7 @@ const SHOWS: &[(&str, &[&str])] = &[
             "avg_xact_time n, avg_query_time n, avg_wait_time n, avg_client_parse_count n, avg_server_parse_count n",
             "avg_bind_count n, avg_client_login_count n",
             "| total_prepare_cache_hit n, total_prepare_cache_miss n, total_session_look_count n, total_pin_count n, total_replan_count n, total_slow_listener_count n",
+            "total_unnamed_reuse_count n, total_unnamed_demotion_count n",
         ],
     ),
     (
@@ -63,6 +64,7 @@ const SHOWS: &[(&str, &[&str])] = &[
             "database t, server_assignment_count n, xact_count n, query_count n, bytes_received n, bytes_sent n",
             "xact_time n, query_time n, wait_time n, client_parse_count n, server_parse_count n, bind_count n",
             "client_login_count n | prepare_cache_hit n, prepare_cache_miss n, session_look_count n, pin_count n, replan_count n, slow_listener_count n",
+            "unnamed_reuse_count n, unnamed_demotion_count n",
         ],
     ),
     (
@@ -249,6 +251,8 @@ fn tables_of_names_have_pgbouncers_rows() {
             "total_pin_count",
             "total_replan_count",
             "total_slow_listener_count",
+            "total_unnamed_reuse_count",
+            "total_unnamed_demotion_count",
         ];
         let found: Vec<_> = found
             .filter(|name| !ours.contains(&name.as_str()))
