@@ -529,7 +529,14 @@ impl Session {
                 },
                 None => self.enqueue(self.registry.turn()),
             },
-            Err(error) => Step::End(error.into()),
+            Err(error) => {
+                if matches!(error, Error::InvalidParameter)
+                    && let Some(refused) = self.relay.belongings.as_ref().and_then(|it| it.login())
+                {
+                    self.pool.forget_accepted(refused);
+                }
+                Step::End(error.into())
+            }
         }
     }
 
