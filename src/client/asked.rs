@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::login::Client;
 use super::parameters::is_apart;
+use super::session::Session;
 use super::{Error, prepare};
 use crate::pool::{Declined, Greeting, LoginSettings, Pooled, auth_query};
 use crate::protocol::backend;
@@ -94,6 +95,18 @@ impl Client {
 
     fn now(&self) -> u64 {
         self.context.manager.parts().registry.now()
+    }
+}
+
+impl Session {
+    /// The end of the client: did a server refuse what was taken for accepted?
+    #[cold]
+    pub(super) fn forget_refused(&self, error: &Error) {
+        if matches!(error, Error::InvalidParameter)
+            && let Some(refused) = self.relay.belongings.as_ref().and_then(|it| it.login())
+        {
+            self.pool.forget_accepted(refused);
+        }
     }
 }
 

@@ -529,14 +529,7 @@ impl Session {
                 },
                 None => self.enqueue(self.registry.turn()),
             },
-            Err(error) => {
-                if matches!(error, Error::InvalidParameter)
-                    && let Some(refused) = self.relay.belongings.as_ref().and_then(|it| it.login())
-                {
-                    self.pool.forget_accepted(refused);
-                }
-                Step::End(error.into())
-            }
+            Err(error) => Step::End(error.into()),
         }
     }
 
@@ -570,6 +563,7 @@ impl Session {
     pub async fn finish(mut self: Box<Self>, ending: &Ending) {
         self.leave_queue();
         if let Ending::Error(error) = ending {
+            self.forget_refused(error);
             if let Some(counters) = self.pool.counters(self.worker) {
                 counters.pooler_errors.add(1);
             }

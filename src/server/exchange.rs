@@ -186,7 +186,7 @@ impl Server {
             }
             tag::COMMAND_COMPLETE if drops_all(backend::command_tag(body)?).is_some() => {
                 self.state.statements.clear();
-                if backend::command_tag(&message.body)? == b"DISCARD ALL" {
+                if backend::command_tag(body)? == b"DISCARD ALL" {
                     self.state.overlay = Overlay::default();
                 }
             }
