@@ -61,28 +61,32 @@ impl Server {
             .map(|(name, _)| name.to_ascii_lowercase().into())
             .collect();
         put_trial(&mut sql, asked, &array(self.known()), &customs);
-        let (mut listed, mut custom) = (Vec::new(), Vec::new());
+        // In the same message: between two there may be less time than a limit among them allows.
+        sql.extend_from_slice(b";ROLLBACK");
+        let (mut listed, mut custom, mut is_whole) = (Vec::new(), Vec::new(), false);
         let refusal = self.try_query(&sql, |row| {
             let mut columns = row.into_iter().flatten();
             if let (Some(kind), Some(name), Some(value)) =
                 (columns.next(), columns.next(), columns.next())
             {
-                let list = if kind == b"c" {
-                    &mut custom
-                } else {
-                    &mut listed
-                };
-                list.push((name.into_boxed_slice(), value.into_boxed_slice()));
+                let setting = (name.into_boxed_slice(), value.into_boxed_slice());
+                match kind.as_slice() {
+                    b"c" => custom.push(setting),
+                    b"s" => listed.push(setting),
+                    _ => is_whole = true,
+                }
             }
         });
         let refusal = refusal.await?;
-        // A time limit among them may hit this, too; once the transaction has failed, none of them is set any more.
+        // A time limit among them may hit that, too; once the transaction has failed, none of them is set any more.
         for _ in 0..2 {
             if self.state.status != TxStatus::Idle {
                 self.try_query(b"ROLLBACK", |_| {}).await?;
             }
         }
-        if let Some(body) = refusal {
+        if let Some(body) = refusal
+            && !is_whole
+        {
             return Ok(Err(Refusal::read(&body)?));
         }
         Ok(Ok(tried((listed, custom), asked, &self.state.base)))
@@ -117,7 +121,8 @@ fn put_trial(sql: &mut Vec<u8>, asked: &[Setting], known: &[u8], customs: &[Box<
     );
     put_literal(sql, &array(customs.iter().map(|name| &**name)));
     sql.extend_from_slice(
-        b"::pg_catalog.text[]) AS name WHERE made.first IS NOT NULL OFFSET 0) AS seen",
+        b"::pg_catalog.text[]) AS name WHERE made.first IS NOT NULL \
+          UNION ALL SELECT 'end', '', '' WHERE made.first IS NOT NULL OFFSET 0) AS seen",
     );
 }
 
