@@ -254,7 +254,7 @@ def options_hold_on_every_server():
             check(conn.execute("show statement_timeout").fetchone() == ("17s",))
             check(conn.execute("show search_path").fetchone() == ("nowhere,pg_catalog",))
             check(plain.execute("show statement_timeout").fetchone() == ("0",))
-            conn.execute("discard all")
+            conn.execute("reset all")
     try:
         connect(options="-c statement_timeout=soon").close()
         check(False, "taken")
