@@ -3,7 +3,11 @@
 //!
 //! Texts only say that there may be something ([`touches`]); what there is, a look at the server says.
 
+use std::sync::Arc;
+
+use super::asked::{GoesBack, may_reset};
 use super::relay::Relay;
+use crate::pool::LoginSettings;
 use crate::protocol::frame::Frame;
 use crate::protocol::frontend::{self, BindHead};
 use crate::server::State;
@@ -47,6 +51,10 @@ pub struct Belongings {
     draws_on: bool,
     /// It may have statements of SQL's PREPARE.
     prepares: bool,
+    /// What it has asked for at its login; `None`: nothing of the kind.
+    login: Option<Arc<LoginSettings>>,
+    /// A text since the last look may reset custom settings of these.
+    resets: bool,
     /// The text that touched the session last, as far as it is shown.
     text: Box<[u8]>,
     /// Its place in the list of those who keep their servers.
@@ -54,6 +62,30 @@ pub struct Belongings {
 }
 
 impl Belongings {
+    /// Of a client that has asked for this at its login.
+    pub fn at_login(accepted: Arc<LoginSettings>) -> Self {
+        Self {
+            overlay: Some(accepted.all.clone()),
+            names: accepted.customs.clone(),
+            login: Some(accepted),
+            ..Self::default()
+        }
+    }
+
+    /// What it has asked for at its login.
+    pub fn login(&self) -> Option<&Arc<LoginSettings>> {
+        self.login.as_ref()
+    }
+
+    /// What it goes back to when it resets something; `None`: to what the server has.
+    pub fn goes_back(&self) -> Option<GoesBack> {
+        Some(GoesBack {
+            login: self.login.clone()?,
+            before: self.overlay.clone().unwrap_or_default(),
+            resets: self.resets,
+        })
+    }
+
     /// Must the server be looked at before anybody else gets it?
     #[inline]
     pub fn must_look(&self) -> bool {
@@ -111,6 +143,7 @@ impl Belongings {
     /// A look has found this.
     pub fn saw(&mut self, seen: &Seen) {
         self.touched = Touches::NONE;
+        self.resets = false;
         self.holds = seen.holds;
         self.prepares = seen.holds.contains(Touches::STATEMENTS);
         self.overlay = Some(seen.overlay.clone());
@@ -132,7 +165,7 @@ impl Belongings {
     /// Is it as if there were nothing?
     pub fn is_gone(&self, base: &Overlay) -> bool {
         let overlay = self.overlay.as_ref().unwrap_or(base);
-        !self.leaves_something() && overlay.same_as(base)
+        self.login.is_none() && !self.leaves_something() && overlay.same_as(base)
     }
 
     fn note(&mut self, touches: Touches, text: &[u8]) {
@@ -141,6 +174,8 @@ impl Belongings {
             self.unseen = self.unseen.union(unseen);
             self.touched = self.touched.union(Touches::SETTINGS);
         }
+        let has_customs = |login: &Arc<LoginSettings>| !login.customs.is_empty();
+        self.resets |= self.login.as_ref().is_some_and(has_customs) && may_reset(text);
         self.prepares |= touches.contains(Touches::STATEMENTS) && may_prepare(text);
         self.show(text);
     }
@@ -290,7 +325,10 @@ impl Relay {
     pub fn fits(&self, server: &State) -> bool {
         match &self.belongings {
             None => server.overlay.same_as(&server.base),
-            Some(_) => self.wanted(server).same_as(&server.overlay),
+            Some(it) => it
+                .overlay()
+                .unwrap_or(&server.base)
+                .same_as(&server.overlay),
         }
     }
 

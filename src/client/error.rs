@@ -11,6 +11,7 @@ use crate::prepared;
 use crate::protocol;
 use crate::protocol::backend::{self, ErrorMessage};
 use crate::protocol::sqlstate;
+use crate::server::trial::Refusal;
 use crate::sql::touches::Touches;
 
 /// Who is at fault: decides the level of the log line.
@@ -135,6 +136,9 @@ pub enum Error {
     /// A value the client wants for a tracked parameter is not accepted by the server.
     #[error("invalid server parameter")]
     InvalidParameter,
+    /// PostgreSQL does not take a setting of the start-up message; in its own words.
+    #[error("{0}")]
+    Setting(Box<Refusal>),
     /// `query_timeout` while the query ran.
     #[error("query timeout")]
     QueryTimeout,
@@ -187,6 +191,7 @@ impl Error {
     pub fn sqlstate(&self) -> &str {
         match self {
             Self::Wait(WaitError::ServerRefused { sqlstate, .. }) => sqlstate,
+            Self::Setting(refusal) => &refusal.sqlstate,
             Self::Statements(_) | Self::TooManyNotifications => sqlstate::OUT_OF_MEMORY,
             Self::PinRefused(_) => sqlstate::FEATURE_NOT_SUPPORTED,
             Self::TooManyPinned(_) => sqlstate::TOO_MANY_CONNECTIONS,
@@ -221,6 +226,7 @@ impl Error {
             | Self::NoSuchDatabase(_)
             | Self::NotAllowed
             | Self::InvalidParameter
+            | Self::Setting(_)
             | Self::QueriesDisallowed
             | Self::PinRefused(_)
             | Self::TooManyNotifications
@@ -263,10 +269,16 @@ impl Error {
         let text = self.to_string();
         let shown = match self {
             // PgBouncer cuts these, too. They are a server's, and say more at their end than at their beginning.
-            Self::Wait(_) => &text,
+            Self::Wait(_) | Self::Setting(_) => &text,
             _ => cut(&text, LONGEST),
         };
-        backend::error_response(out, &ErrorMessage::new("FATAL", self.sqlstate(), shown));
+        let mut message = ErrorMessage::new("FATAL", self.sqlstate(), shown);
+        if let Self::Setting(refusal) = self {
+            message.with_v = true;
+            message.detail = refusal.detail.as_deref();
+            message.hint = refusal.hint.as_deref();
+        }
+        backend::error_response(out, &message);
     }
 }
 

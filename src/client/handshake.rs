@@ -279,7 +279,9 @@ impl Login<'_> {
             return Ok(None);
         }
         let console = self.config.is_console(&self.wanted.database);
-        if !console {
+        if console {
+            self.wanted.refuse_settings()?;
+        } else {
             self.admission
                 .check_clients(self.config.settings.max_client_conn)?;
         }
@@ -318,6 +320,9 @@ impl Login<'_> {
             .context
             .manager
             .pool(&self.config, &database, &self.wanted.user, learned);
+        if !pool.settings().follows_sessions() {
+            self.wanted.refuse_settings()?;
+        }
         self.welcome();
         Ok(Some(Granted::Pool(pool)))
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::belongings::Belongings;
 use super::error::Ending;
 use super::handshake::{ConsoleLogin, PoolLogin, Route, handshake, refuse};
 use super::journal::Conn;
@@ -19,11 +20,10 @@ use super::session::{FAREWELL, Parts, Session, State, Way};
 use super::{Context, Error, cancel};
 use crate::net::{Accepted, ClientCount, Connection, Workers};
 use crate::pool::peers::sign;
-use crate::pool::{Admission, Pool, WaitError, auth_query};
+use crate::pool::{Admission, Greeting, LoginSettings, Pool, WaitError};
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
 use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
-use crate::stats::Phase;
 use crate::stats::registry::{ClientEntry, ClientGuard, NewClient, Peer};
 
 /// Bytes of a cancel key in protocol 3.2 (PostgreSQL's own choice), and before.
@@ -289,11 +289,12 @@ impl Session {
     }
 }
 
-struct Client {
-    context: Arc<Context>,
+/// A client about to be told what its session looks like.
+pub(super) struct Client {
+    pub(super) context: Arc<Context>,
     connection: Connection,
-    pool: Arc<Pool>,
-    worker: usize,
+    pub(super) pool: Arc<Pool>,
+    pub(super) worker: usize,
     key: KeyKind,
     local: Option<SocketAddr>,
 }
@@ -341,14 +342,25 @@ impl Client {
         if config.settings.application_name_add_host {
             add_host(&mut asked, entry.peer, config.settings.listen_port);
         }
-        let mut greeting = self.pool.greeting(&asked);
-        if greeting.is_none() {
-            if let Err(error) = Box::pin(self.warm(&entry, deadline)).await {
-                refuse((&self.context, conn), &mut self.connection, &error).await;
-                return None;
+        let is_plain = |greeting: &Arc<Greeting>| greeting.unreported.is_empty();
+        let known = if wanted.settings.is_empty() {
+            self.pool.greeting(&asked).filter(is_plain)
+        } else {
+            None
+        };
+        let (greeting, accepted) = match known {
+            Some(greeting) => (Some(greeting), None),
+            None => {
+                let asking = self.ask((&entry, deadline), &mut asked, wanted.settings);
+                match Box::pin(asking).await {
+                    Ok(answer) => answer,
+                    Err(error) => {
+                        refuse((&self.context, conn), &mut self.connection, &error).await;
+                        return None;
+                    }
+                }
             }
-            greeting = self.pool.greeting(&asked);
-        }
+        };
         let (tracked, messages) = match &greeting {
             Some(greeting) => (greeting.tracked.clone(), greeting.messages.as_slice()),
             None => (asked, &[][..]),
@@ -369,7 +381,7 @@ impl Client {
         if let Some(counters) = self.pool.counters(self.worker) {
             counters.client_logins.add(1);
         }
-        Some(self.session(entry, tracked))
+        Some(self.session(entry, tracked, accepted))
     }
 
     /// A replication client gets a server of its own, for as long as it is connected.
@@ -423,27 +435,8 @@ impl Client {
         }
     }
 
-    /// Gets the pool its first server, so that it is known what a session looks like there. Waiting for it counts as
-    /// waiting for a server and as part of the login, so both limits apply.
-    async fn warm(&self, entry: &ClientGuard, deadline: Instant) -> Result<(), Error> {
-        let now = || self.context.manager.parts().registry.now();
-        entry.enter(Phase::Waiting, now());
-        let leased = self
-            .in_time(entry, deadline, auth_query::lease(&self.pool, self.worker))
-            .await?;
-        let (shard, pooled) = (self.pool.shard_of(self.worker), leased?);
-        if pooled.server.served {
-            self.pool.check_in(shard, pooled);
-        } else {
-            // Its greeting was all that was wanted: with a `server_lifetime` of 0 it has its one use before it.
-            self.pool.admit(shard, pooled);
-        }
-        entry.enter(Phase::Idle, now());
-        Ok(())
-    }
-
     /// Waits for a server, within the limits of waiting, of a query and of the login.
-    async fn in_time<T>(
+    pub(super) async fn in_time<T>(
         &self,
         entry: &ClientGuard,
         deadline: Instant,
@@ -467,13 +460,22 @@ impl Client {
         timeout_at(at, server).await.map_err(|_| error)
     }
 
-    fn session(self, entry: ClientGuard, tracked: Tracked) -> Box<Session> {
-        let relay = Relay::new(
+    fn session(
+        self,
+        entry: ClientGuard,
+        tracked: Tracked,
+        accepted: Option<Arc<LoginSettings>>,
+    ) -> Box<Session> {
+        let mut relay = Relay::new(
             (entry.id, tracked),
             self.pool.settings(),
             self.context.manager.parts().statements.clone(),
             self.context.names_held.clone(),
         );
+        if let Some(accepted) = accepted {
+            relay.belongings = Some(Box::new(Belongings::at_login(accepted)));
+            relay.learn_context();
+        }
         Box::new(Session::new(Parts {
             context: self.context,
             connection: self.connection,

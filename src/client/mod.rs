@@ -7,6 +7,7 @@
 
 mod ahead;
 mod alone;
+mod asked;
 mod belongings;
 pub mod cancel;
 mod channels;

@@ -1,14 +1,55 @@
 //! What a client asks for in its start-up message.
+//!
+//! Whether its session is followed, and so any setting can be had, is up to its pool, which is not known before the client
+//! has proved who it is: so long, what PgBouncer would say is kept.
 
 use super::Error;
 use super::error::cut;
 use crate::config::Settings;
 use crate::config::databases::MAX_NAME;
 use crate::protocol::startup::{Replication, StartupMessage, parse_options};
+use crate::server::overlay::Setting;
 use crate::server::session::{Tracked, TrackedNames};
 
 /// Most bytes of a user name (PgBouncer's buffer).
 const LONGEST_USER: usize = 127;
+
+/// So many settings may be asked for besides the tracked ones.
+const MOST: usize = 64;
+
+/// Settings that are more than a value, or mean something else once a session has begun: who the session is (what RESET
+/// goes back to can't be told from what is set), transactions' own, random numbers, and libraries that are loaded.
+const APART: [&[u8]; 8] = [
+    b"role",
+    b"session_authorization",
+    b"transaction_isolation",
+    b"transaction_read_only",
+    b"transaction_deferrable",
+    b"seed",
+    b"local_preload_libraries",
+    b"session_preload_libraries",
+];
+
+/// Can this setting not be asked for, wherever it is asked?
+pub(super) fn is_apart(name: &[u8]) -> bool {
+    APART.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// What a client is told where its settings can't be had, and the log's own line.
+#[derive(Debug)]
+struct Unsupported {
+    error: Error,
+    line: Option<String>,
+}
+
+impl Unsupported {
+    fn tell(self) -> Error {
+        if let Some(line) = self.line {
+            tracing::warn!("unsupported startup parameter: {line}");
+        }
+        self.error
+    }
+}
 
 /// The parts of a start-up message.
 #[derive(Debug)]
@@ -19,6 +60,9 @@ pub struct Wanted {
     pub database: String,
     /// Values for tracked parameters.
     pub tracked: Tracked,
+    /// All other settings, in the order in which they take effect, none twice.
+    pub settings: Vec<Setting>,
+    unsupported: Option<Unsupported>,
     /// Does it want to replicate?
     pub replication: Replication,
     /// For a replication server: what its start-up message says besides `user` and `database`.
@@ -26,7 +70,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Reads the parameters of the message: each is tracked, ignored by configuration, or refused.
+    /// Reads the parameters of the message: each is tracked, ignored by configuration, a setting, or refused.
     pub fn read(
         message: &StartupMessage,
         settings: &Settings,
@@ -50,6 +94,8 @@ impl Wanted {
             database: cut(&database, MAX_NAME).to_owned(),
             user,
             tracked: Tracked::new(names.clone()),
+            settings: Vec::new(),
+            unsupported: None,
             replication: Replication::None,
             start_up: Vec::new(),
         };
@@ -57,6 +103,7 @@ impl Wanted {
             wanted.replication =
                 Replication::read(value).ok_or_else(|| Error::ReplicationValue(text(value)))?;
         }
+        let mut settings_of_options = Vec::new();
         for (name, value) in &message.parameters {
             match name.as_slice() {
                 b"user" | b"database" => {}
@@ -67,19 +114,18 @@ impl Wanted {
                 b"options" if wanted.replication != Replication::None => {
                     wanted.start_up.push((text(name), text(value)));
                 }
-                b"options" => wanted.options(value, settings)?,
+                b"options" => settings_of_options = wanted.options(value, settings)?,
                 name if wanted.tracked.set(name, value) => {}
                 name if is_ignored(settings, name) => {}
-                name => {
-                    tracing::warn!(
-                        "unsupported startup parameter: {}={}",
-                        text(name),
-                        text(value)
-                    );
-                    return Err(Error::StartupParameter(text(name)));
-                }
+                name => wanted.ask_for(name, value, || Unsupported {
+                    error: Error::StartupParameter(text(name)),
+                    line: Some(format!("{}={}", text(name), text(value))),
+                })?,
             }
         }
+        // What the message says itself prevails.
+        settings_of_options.append(&mut wanted.settings);
+        wanted.settings = once_each(settings_of_options);
         if wanted.replication != Replication::None {
             let values = wanted.tracked.iter();
             let values = values.map(|(name, value)| (name.to_owned(), text(value)));
@@ -95,22 +141,55 @@ impl Wanted {
         found.map(|(_, value)| value.to_vec()).unwrap_or_default()
     }
 
-    fn options(&mut self, value: &[u8], settings: &Settings) -> Result<(), Error> {
+    /// Says what PgBouncer says, where sessions are not followed, if there is anything in the message that would need it.
+    pub fn refuse_settings(&mut self) -> Result<(), Error> {
+        self.unsupported.take().map_or(Ok(()), |it| Err(it.tell()))
+    }
+
+    /// Takes note of a setting that is not tracked.
+    fn ask_for(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        unsupported: impl FnOnce() -> Unsupported,
+    ) -> Result<(), Error> {
+        if is_apart(name) || self.replication != Replication::None || self.settings.len() >= MOST {
+            return Err(unsupported().tell());
+        }
+        self.unsupported.get_or_insert_with(unsupported);
+        self.settings.push((name.into(), value.into()));
+        Ok(())
+    }
+
+    /// What `options` asks for besides tracked parameters.
+    fn options(&mut self, value: &[u8], settings: &Settings) -> Result<Vec<Setting>, Error> {
         let tolerant = is_ignored(settings, b"options");
         let pairs = match parse_options(value) {
             Ok(pairs) => pairs,
-            Err(_) if tolerant => return Ok(()),
+            Err(_) if tolerant => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         };
+        let direct = std::mem::take(&mut self.settings);
         for (name, value) in pairs {
             if !self.tracked.set(&name, &value) && !tolerant && !is_ignored(settings, &name) {
-                return Err(Error::OptionsParameter(
-                    String::from_utf8_lossy(&name).into_owned(),
-                ));
+                self.ask_for(&name, &value, || Unsupported {
+                    error: Error::OptionsParameter(String::from_utf8_lossy(&name).into_owned()),
+                    line: None,
+                })?;
             }
         }
-        Ok(())
+        Ok(std::mem::replace(&mut self.settings, direct))
     }
+}
+
+/// The last of each name, whose case does not matter.
+fn once_each(settings: Vec<Setting>) -> Vec<Setting> {
+    let mut once: Vec<Setting> = Vec::with_capacity(settings.len());
+    for setting in settings {
+        once.retain(|(name, _)| !name.eq_ignore_ascii_case(&setting.0));
+        once.push(setting);
+    }
+    once
 }
 
 fn is_ignored(settings: &Settings, name: &[u8]) -> bool {
@@ -138,6 +217,14 @@ mod tests {
         Wanted::read(&message, &settings, &TrackedNames::new(&[]))
     }
 
+    fn settings(pairs: &[(&str, &str)]) -> Vec<Setting> {
+        let owned = |text: &str| text.as_bytes().into();
+        let pairs = pairs.iter();
+        pairs
+            .map(|(name, value)| (owned(name), owned(value)))
+            .collect()
+    }
+
     #[test]
     fn the_database_is_the_user_if_none_is_named() {
         assert_eq!(read(&[("user", "joe")], &[]).unwrap().database, "joe");
@@ -151,14 +238,62 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_parameter_is_refused_unless_ignored() {
+    fn another_parameter_is_a_setting_where_sessions_are_followed_unless_ignored() {
         let parameters = [("user", "joe"), ("extra_float_digits", "3")];
-        let error = read(&parameters, &[]).unwrap_err();
+        let mut wanted = read(&parameters, &[]).unwrap();
+        assert_eq!(wanted.settings, settings(&[("extra_float_digits", "3")]));
         assert_eq!(
-            error.to_string(),
+            wanted.refuse_settings().unwrap_err().to_string(),
             "unsupported startup parameter: extra_float_digits"
         );
-        assert!(read(&parameters, &["extra_float_digits"]).is_ok());
+        let mut wanted = read(&parameters, &["extra_float_digits"]).unwrap();
+        assert!(wanted.settings.is_empty() && wanted.refuse_settings().is_ok());
+    }
+
+    #[test]
+    fn the_last_of_a_name_counts_and_the_message_before_its_options() {
+        let wanted = read(
+            &[
+                ("user", "joe"),
+                ("work_mem", "1MB"),
+                ("Geqo", "on"),
+                ("options", "-c WORK_MEM=2MB -c jit=off --jit=on -c a.b=1"),
+                ("geqo", "off"),
+            ],
+            &[],
+        );
+        let last = [
+            ("jit", "on"),
+            ("a.b", "1"),
+            ("work_mem", "1MB"),
+            ("geqo", "off"),
+        ];
+        assert_eq!(wanted.unwrap().settings, settings(&last));
+    }
+
+    #[test]
+    fn what_is_no_mere_value_is_refused_everywhere() {
+        for name in ["role", "Session_Authorization", "transaction_read_only"] {
+            let error = read(&[("user", "joe"), (name, "x")], &[]).unwrap_err();
+            let words = format!("unsupported startup parameter: {name}");
+            assert_eq!(error.to_string(), words);
+            let options = format!("-c {name}=x");
+            let error = read(&[("user", "joe"), ("options", &options)], &[]).unwrap_err();
+            let words = format!("unsupported startup parameter in options: {name}");
+            assert_eq!(error.to_string(), words);
+            assert!(read(&[("user", "joe"), (name, "x")], &[name]).is_ok());
+        }
+        let replicates = [("user", "joe"), ("replication", "on"), ("geqo", "on")];
+        assert!(read(&replicates, &[]).is_err());
+    }
+
+    #[test]
+    fn so_many_settings_and_no_more() {
+        let options: Vec<_> = (0..=MOST).map(|at| format!("-c a.b{at}=1")).collect();
+        let options = options.join(" ");
+        let error = read(&[("user", "joe"), ("options", &options)], &[]).unwrap_err();
+        let words = "unsupported startup parameter in options: a.b64";
+        assert_eq!(error.to_string(), words);
     }
 
     #[test]
@@ -175,9 +310,10 @@ mod tests {
             wanted.tracked.iter().collect::<Vec<_>>(),
             [("DateStyle", &b"ISO"[..]), ("TimeZone", b"UTC")]
         );
-        let error = read(&[("user", "joe"), ("options", "-c geqo=off")], &[]).unwrap_err();
+        let mut wanted = read(&[("user", "joe"), ("options", "-c geqo=off")], &[]).unwrap();
+        assert_eq!(wanted.settings, settings(&[("geqo", "off")]));
         assert_eq!(
-            error.to_string(),
+            wanted.refuse_settings().unwrap_err().to_string(),
             "unsupported startup parameter in options: geqo"
         );
     }

@@ -85,7 +85,12 @@ async fn take_away(pooled: &mut Pooled) {
 /// Runs the reset query. The server is not clean if it fails: what the client has set may be why.
 pub async fn reset(pooled: &mut Pooled, query: &[u8]) {
     take_away(pooled).await;
-    if let Err(error) = run(pooled, query).await {
+    let mut result = run(pooled, query).await;
+    if result.is_ok() && !pooled.server.state.overlay.is_empty() {
+        // It was not DISCARD ALL, and who knows what it leaves.
+        result = look_again(pooled).await;
+    }
+    if let Err(error) = result {
         pooled.server.state.doom.get_or_insert(Doom::CheckFailed);
         tracing::debug!(
             server = pooled.server.entry.id,
@@ -108,6 +113,18 @@ pub async fn look(
     tokio::time::timeout(LIMIT, pooled.server.look(login, names))
         .await
         .unwrap_or(Err(server::Error::ConnectTimeout))
+}
+
+/// Finds out what is left of what was set.
+async fn look_again(pooled: &mut Pooled) -> Result<(), server::Error> {
+    let login = pooled.pool().user.clone();
+    let overlay = pooled.server.state.overlay.iter().map(|(name, _)| name);
+    let customs = overlay.filter(|name| name.contains(&b'.')).map(Box::from);
+    let customs: Vec<Box<[u8]>> = customs.collect();
+    let looking = pooled.server.look(&login, &customs);
+    let seen = tokio::time::timeout(LIMIT, looking).await;
+    pooled.server.state.overlay = seen.map_err(|_| server::Error::ConnectTimeout)??.overlay;
+    Ok(())
 }
 
 /// What the client has reset goes back to what it has asked for at its login, and not to what the server began with.

@@ -107,7 +107,7 @@ impl Session {
         let (login, mut names) = (self.pool.user.clone(), belongings.names().to_vec());
         names.extend(self.relay.mark());
         let (client, channels) = (Arc::clone(&self.entry), self.relay.channels.take());
-        let at_login = self.relay.at_login.clone();
+        let (at_login, goes_back) = (self.relay.at_login.clone(), belongings.goes_back());
         self.state = State::Looking(Box::pin(async move {
             let mut pooled = pooled;
             let mut seen = prepare::look(&mut pooled, &login, &names).await;
@@ -115,6 +115,13 @@ impl Session {
                 && let Err(error) = prepare::go_back(&mut pooled, &at_login, found).await
             {
                 seen = Err(error);
+            }
+            let mut told = Vec::new();
+            if let (Ok(found), Some(goes_back)) = (&mut seen, goes_back) {
+                match goes_back.run(&mut pooled, found).await {
+                    Ok(now) => told = now,
+                    Err(error) => seen = Err(error),
+                }
             }
             let mut settled = Settled::default();
             match &mut seen {
@@ -124,6 +131,7 @@ impl Session {
                 },
                 Err(_) => settled.channels = channels,
             }
+            settled.told.extend_from_slice(&told);
             Looked {
                 pooled,
                 seen,

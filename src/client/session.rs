@@ -568,6 +568,7 @@ impl Session {
     pub async fn finish(mut self: Box<Self>, ending: &Ending) {
         self.leave_queue();
         if let Ending::Error(error) = ending {
+            self.forget_refused(error);
             if let Some(counters) = self.pool.counters(self.worker) {
                 counters.pooler_errors.add(1);
             }

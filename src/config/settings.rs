@@ -323,7 +323,7 @@ settings! {
             client_login_timeout: Duration = Some("60"), Kind::Seconds, Live,
                 "Longest time from accepting a connection to the end of the login; 0: no limit.";
             ignore_startup_parameters: Vec<String> = Some(""), Kind::List, Live,
-                "Startup parameters that are accepted and dropped.";
+                "Startup parameters that are accepted and dropped. Others are settings of their client in transaction and statement mode (see `pin_policy`); in session mode, or with `pin_policy = off`, they are refused.";
             application_name_add_host: bool = Some("0"), Kind::Bool01, Live,
                 "Append the client's address to its `application_name` when it logs in.";
             login_notify_message: String = Some(""), Kind::Text, Live,
@@ -351,7 +351,7 @@ settings! {
             transaction_timeout: Duration = Some("0"), Kind::Seconds, Live,
                 "Longest a transaction may take; 0: no limit. Also per user.";
             track_extra_parameters: Vec<String> = Some("IntervalStyle"), Kind::List, Restart,
-                "Parameters kept per client besides the five that are always kept.";
+                "Parameters kept per client besides the five that are always kept. With `pin_policy = off` this works for parameters that PostgreSQL reports; otherwise for all, and no setting needs it.";
             disable_pqexec: bool = Some("0"), Kind::Bool01, Restart,
                 "Disconnect clients that use the simple query protocol, in which one message may hold several statements.";
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::state::Welcome;
 use crate::protocol::backend;
+use crate::server::overlay::Setting;
 use crate::server::session::Tracked;
 
 /// So many are kept: applications give themselves names.
@@ -18,27 +19,36 @@ pub struct Greeting {
     pub tracked: Tracked,
     /// All `ParameterStatus` messages.
     pub messages: Vec<u8>,
+    /// What the client has asked for that is tracked in vain: servers do not report it.
+    pub unreported: Vec<Setting>,
 }
 
 impl Greeting {
     /// For clients that ask for these values, where a fresh server says `welcome` and has the parameters `fresh`.
-    fn new(asked: &Tracked, welcome: &Welcome, fresh: &Tracked) -> Self {
+    fn new(asked: &Tracked, reported: &[Setting], (welcome, fresh): (&Welcome, &Tracked)) -> Self {
         let mut tracked = asked.clone();
         tracked.fill_from(fresh);
         let mut messages = Vec::new();
         for (name, value) in welcome {
-            if !tracked
-                .iter()
-                .any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
+            let mut tracked = tracked.iter();
+            let mut reported = reported.iter();
+            if !tracked.any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
+                && !reported.any(|(known, _)| known.eq_ignore_ascii_case(name))
             {
                 backend::parameter_status(&mut messages, name, value);
             }
         }
         // The client's own values come last.
+        for (name, value) in reported {
+            backend::parameter_status(&mut messages, name, value);
+        }
         for (name, value) in tracked.iter() {
             backend::parameter_status(&mut messages, name.as_bytes(), value);
         }
+        let unreported = asked.unknown_to(fresh);
+        let unreported = unreported.map(|(name, value)| (name.as_bytes().into(), value.into()));
         Self {
+            unreported: unreported.collect(),
             asked: asked.clone(),
             tracked,
             messages,
@@ -82,9 +92,16 @@ impl Greetings {
                 self.made.remove(0);
             }
             self.made
-                .push(Arc::new(Greeting::new(asked, welcome, fresh)));
+                .push(Arc::new(Greeting::new(asked, &[], (welcome, fresh))));
         }
         self.made.last().cloned()
+    }
+
+    /// The same, where these hold besides. Not kept.
+    pub(super) fn with(&self, asked: &Tracked, reported: &[Setting]) -> Option<Arc<Greeting>> {
+        let (welcome, fresh) = self.said.as_ref()?;
+        let greeting = Greeting::new(asked, reported, (welcome, fresh));
+        Some(Arc::new(greeting))
     }
 }
 
@@ -142,6 +159,24 @@ mod tests {
         let wanted = [("server_version", "18"), ("TimeZone", "CET")];
         assert_eq!(greeting.messages, messages(&wanted));
         assert!(greeting.tracked.same_as(&tracked(&[("TimeZone", "CET")])));
+    }
+
+    #[test]
+    fn what_servers_report_is_told_as_it_is_for_this_client() {
+        let greetings = greetings("18");
+        let reported = [(b"SERVER_VERSION".as_slice().into(), b"x".as_slice().into())];
+        let greeting = greetings.with(&tracked(&[]), &reported).unwrap();
+        let wanted = [("SERVER_VERSION", "x"), ("TimeZone", "UTC")];
+        assert_eq!(greeting.messages, messages(&wanted));
+    }
+
+    #[test]
+    fn what_is_tracked_in_vain_is_known() {
+        let mut greetings = greetings("18");
+        let asked = [("TimeZone", "CET"), ("DateStyle", "ISO")];
+        let greeting = greetings.of(&tracked(&asked)).unwrap();
+        let unreported = [(b"DateStyle".as_slice().into(), b"ISO".as_slice().into())];
+        assert_eq!(greeting.unreported, unreported);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! lock; a server crosses over only when somebody waits longer on the other side. What limits apply
 //! is plain arithmetic in [`accounting`]. The bytes of a session are `client`'s and `server`'s.
 
+mod accepted;
 pub mod accounting;
 pub mod auth_query;
 pub mod balance;
@@ -25,6 +26,7 @@ mod state;
 mod sweep;
 mod waiter;
 
+pub use accepted::{Declined, LoginSettings};
 pub use error::WaitError;
 pub use functions::Functions;
 pub use greeting::Greeting;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
+use super::accepted::Acceptances;
 use super::accounting::Accounting;
 use super::greeting::{Greeting, Greetings};
 use super::listener::Listener;
@@ -20,6 +21,7 @@ use super::{PoolSettings, WaitError};
 use crate::auth::server_login::Credentials;
 use crate::auth::{Keyring, Secret};
 use crate::protocol::startup::Replication;
+use crate::server::overlay::Setting;
 use crate::server::session::Tracked;
 use crate::stats::histogram::{Distribution, Histogram, Times};
 use crate::stats::registry::ServerEntry;
@@ -71,6 +73,8 @@ pub struct Pool {
     pub(super) listener: Arc<Listener>,
     /// What a server said at login, and what clients are told.
     greetings: Apart<Mutex<Greetings>>,
+    /// What settings clients may ask for at login.
+    pub(super) accepted: Apart<Acceptances>,
     counters: Box<[Counters]>,
 }
 
@@ -117,6 +121,7 @@ impl Pool {
             })),
             listener: Arc::default(),
             greetings: Apart::default(),
+            accepted: Apart::default(),
             counters: (0..count).map(|_| Counters::default()).collect(),
             parts,
         }
@@ -223,6 +228,11 @@ impl Pool {
     /// What a client is told that asks for these values; `None`: there has been no server yet.
     pub fn greeting(&self, asked: &Tracked) -> Option<Arc<Greeting>> {
         self.greetings.lock().of(asked)
+    }
+
+    /// The same, of a client for whom these hold besides, of the parameters that PostgreSQL reports.
+    pub fn greeting_with(&self, asked: &Tracked, reported: &[Setting]) -> Option<Arc<Greeting>> {
+        self.greetings.lock().with(asked, reported)
     }
 
     /// For how long it has had neither clients nor servers, which is looked at from time to time.

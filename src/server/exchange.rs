@@ -1,6 +1,7 @@
 //! Queries of the pooler's own on a server that nobody is linked to: parameters, check, reset.
 //! Not hot; one message at a time.
 
+use super::overlay::Overlay;
 use super::{Doom, Error, Forget, Server, Unnamed};
 use crate::protocol::backend::{self, ErrorFields, tag};
 use crate::protocol::frame;
@@ -67,8 +68,32 @@ impl Server {
         Ok(())
     }
 
+    /// Runs a simple query, of which PostgreSQL may well think nothing: `Some` is the body of its first error.
+    pub(super) async fn try_query(
+        &mut self,
+        sql: &[u8],
+        on_row: impl FnMut(Row),
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let mut out = Vec::new();
+        frontend::query(&mut out, sql);
+        self.state.unnamed = Unnamed::Unknown;
+        self.exchange(&out, on_row).await
+    }
+
     /// Sends messages that end with one ReadyForQuery and reads all replies.
-    async fn converse(&mut self, out: &[u8], mut on_row: impl FnMut(Row)) -> Result<(), Error> {
+    async fn converse(&mut self, out: &[u8], on_row: impl FnMut(Row)) -> Result<(), Error> {
+        match self.exchange(out, on_row).await? {
+            Some(body) => Err(Error::Query(error_text(&body)?)),
+            None => Ok(()),
+        }
+    }
+
+    /// The same; comes back with the body of the first error.
+    async fn exchange(
+        &mut self,
+        out: &[u8],
+        mut on_row: impl FnMut(Row),
+    ) -> Result<Option<Vec<u8>>, Error> {
         // Until the replies are in, whoever drops us leaves a doomed server behind.
         let doom = self.state.doom.replace(Doom::CheckFailed);
         self.connection.send_all(out).await?;
@@ -80,7 +105,10 @@ impl Server {
                     self.state.status = backend::read_ready_for_query(&message.body)?;
                     break;
                 }
-                tag::ERROR_RESPONSE => failure = failure.or(Some(error_text(&message.body)?)),
+                tag::ERROR_RESPONSE => {
+                    ErrorFields::read(&message.body)?;
+                    failure = failure.or(Some(message.body.clone()));
+                }
                 tag::DATA_ROW => on_row(backend::read_data_row(&message.body)?),
                 tag::COPY_IN_RESPONSE | tag::COPY_OUT_RESPONSE | tag::COPY_BOTH_RESPONSE => {
                     return Err(Error::Unexpected(message.tag.into()));
@@ -89,7 +117,7 @@ impl Server {
             }
         }
         self.state.doom = doom;
-        failure.map_or(Ok(()), |text| Err(Error::Query(text)))
+        Ok(failure)
     }
 
     /// Reads one more message, which nothing has been asked for.
@@ -158,6 +186,9 @@ impl Server {
             }
             tag::COMMAND_COMPLETE if drops_all(backend::command_tag(body)?).is_some() => {
                 self.state.statements.clear();
+                if backend::command_tag(body)? == b"DISCARD ALL" {
+                    self.state.overlay = Overlay::default();
+                }
             }
             _ => {}
         }

@@ -87,7 +87,7 @@ const OF_TRANSACTIONS: [&[u8]; 3] = [
 ];
 
 /// An array of text, as PostgreSQL reads it.
-fn array<'a>(items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+pub(super) fn array<'a>(items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut text = vec![b'{'];
     for (at, item) in items.enumerate() {
         if at > 0 {
@@ -107,12 +107,20 @@ fn array<'a>(items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
 }
 
 impl Server {
+    /// Settings that a look does not take for the client's: those that PostgreSQL reports itself, and its own.
+    pub(super) fn known(&self) -> impl Iterator<Item = &[u8]> {
+        // Some may be tracked in vain: this server does not report them.
+        let reported = self.state.tracked.iter().map(|(name, _)| name.as_bytes());
+        reported.chain(OF_TRANSACTIONS)
+    }
+
     /// Looks at the session, outside of a transaction. `login` is the role that the server was logged in as, and `names`
     /// are custom settings that may have been set (PostgreSQL does not list these).
     pub async fn look(&mut self, login: &str, names: &[Box<[u8]>]) -> Result<Seen, Error> {
-        let tracked = self.state.tracked.names().iter().map(str::as_bytes);
-        let known = array(tracked.chain(OF_TRANSACTIONS));
-        let custom = array(names.iter().map(|name| &**name));
+        let known = array(self.known());
+        let base = self.state.base.iter().map(|(name, _)| name);
+        let base = base.filter(|name| name.contains(&b'.'));
+        let custom = array(names.iter().map(|name| &**name).chain(base));
         let rows = self
             .fetch(&QUERY, &[login.as_bytes(), &known, &custom])
             .await?;

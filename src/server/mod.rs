@@ -18,6 +18,7 @@ pub mod overlay;
 pub mod pipeline;
 pub mod session;
 pub mod statements;
+pub mod trial;
 
 use std::sync::Arc;
 

@@ -14,7 +14,8 @@ pub const ROLE: &[u8] = b"role";
 /// SET SESSION AUTHORIZATION.
 pub const AUTHORIZATION: &[u8] = b"session_authorization";
 
-type Setting = (Box<[u8]>, Box<[u8]>);
+/// A setting's name and its value.
+pub type Setting = (Box<[u8]>, Box<[u8]>);
 
 /// Settings of a session with their values, by name. Nearly all are empty, and an empty one is a null pointer.
 #[derive(Debug, Clone, Default)]
@@ -50,7 +51,15 @@ impl Overlay {
         settings.map(|(name, value)| (&**name, &**value))
     }
 
-    fn get(&self, name: &[u8]) -> Option<&[u8]> {
+    /// These settings, and those of `other` besides that are not among them.
+    #[must_use]
+    pub fn filled_from(&self, other: &Self) -> Self {
+        let both = self.0.iter().chain(other.0.iter());
+        Self::new(both.flat_map(|settings| settings.iter().cloned()).collect())
+    }
+
+    /// What a setting is set to; its name to the letter.
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         let settings = self.0.as_deref()?;
         let at = settings
             .binary_search_by(|(known, _)| (**known).cmp(name))
@@ -135,6 +144,12 @@ mod tests {
     fn what_is_the_same_costs_nothing() {
         assert_eq!(difference(&[], &[]), "");
         assert_eq!(difference(&[("a", "1")], &[("a", "1")]), "");
+    }
+
+    #[test]
+    fn what_is_filled_in_replaces_nothing() {
+        let filled = overlay(&[("b", "1")]).filled_from(&overlay(&[("a", "2"), ("b", "2")]));
+        assert!(filled.same_as(&overlay(&[("a", "2"), ("b", "1")])));
     }
 
     #[test]

@@ -124,6 +124,28 @@ impl Tracked {
         own.flatten();
     }
 
+    /// The values that `other` knows nothing of, with their names.
+    pub fn unknown_to<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        let values = self.0.known.iter().zip(&other.0.known);
+        let both = self.0.names.iter().zip(values);
+        both.filter_map(|(name, (mine, theirs))| {
+            let mine = mine.as_deref()?;
+            theirs.is_none().then_some((name, mine))
+        })
+    }
+
+    /// All but the parameters with these names.
+    #[must_use]
+    pub fn without(&self, names: &[&[u8]]) -> Self {
+        let mut rest = Self::new(self.0.names.clone());
+        for (name, value) in self.iter() {
+            if !names.contains(&name.as_bytes()) {
+                rest.set(name.as_bytes(), value);
+            }
+        }
+        rest
+    }
+
     /// The known values with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.0
@@ -357,6 +379,16 @@ mod tests {
         for value in ["a; COMMIT", "a b", "\"open", "a,,b", ",", "a,", "\"a\"b"] {
             assert_eq!(set_path(value), format!("SET search_path='{value}';"));
         }
+    }
+
+    #[test]
+    fn what_the_other_side_does_not_know_can_be_taken_out() {
+        let asked = tracked(&[("TimeZone", "UTC"), ("search_path", "a")]);
+        let fresh = tracked(&[("TimeZone", "CET")]);
+        let unknown: Vec<_> = asked.unknown_to(&fresh).collect();
+        assert_eq!(unknown, [("search_path", &b"a"[..])]);
+        let rest = asked.without(&[b"search_path"]);
+        assert!(rest.same_as(&tracked(&[("TimeZone", "UTC")])));
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod large;
 mod ldap;
 mod lifetime;
 mod listen;
+mod login_settings;
 mod oracle;
 mod pam;
 mod peers;

@@ -155,8 +155,11 @@ fn options_with_c_are_understood() {
 }
 
 #[test]
-fn an_unknown_parameter_is_refused_unless_it_is_to_be_ignored() {
-    let (pooler, database) = pooler(1);
+fn where_sessions_are_not_followed_settings_are_refused_unless_they_are_to_be_ignored() {
+    let database = postgres().database("startup");
+    let pooler = Pooler::start(|ini| {
+        ini.set("pin_policy", "off");
+    });
     let refusal = try_connect(&pooler, &database, &[("extra_float_digits", "3")]).err();
     assert_eq!(
         refusal.as_deref(),

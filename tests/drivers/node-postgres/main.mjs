@@ -230,13 +230,30 @@ async function resetAndDiscardGoBackToTheBeginning() {
   });
 }
 
+async function whatTheStartupMessageAsksForHoldsOnEveryServer() {
+  const options = { statement_timeout: 300, lock_timeout: 11000, options: "-c search_path=shop" };
+  await connected(async (plain) => {
+    await connected(async (client) => {
+      for (let turn = 0; turn < 10; turn++) {
+        assert.equal(await value(client, "select thing from things where id = 1"), "shop 1");
+        assert.equal(await value(client, "show lock_timeout"), "11s");
+        assert.equal(await value(plain, "show lock_timeout"), "0");
+        await client.query("reset all");
+      }
+      await assert.rejects(client.query("select pg_sleep(20)"), { code: "57014" });
+      assert.ok(await roams(client));
+    }, options);
+  });
+  await assert.rejects(connected(() => {}, { options: "-c no_such_setting=1" }), { code: "42704" });
+}
+
 async function main() {
   await prepareDatabase();
   const checks = [
     whatIsSetAtConnectHoldsOnEveryServer, oneNamedStatementReadsTheTablesOfItsApplication, aMigrationGoesUnnoticed,
     aTimeoutEndsTheStatementsOfItsApplicationOnly, aWorkerListensWhileJobsAreDoneBesideIt,
     aMigrationHoldsItsLockAndThenLetsGo, temporaryTablesAndPreparedStatementsOfSqlStay,
-    resetAndDiscardGoBackToTheBeginning,
+    resetAndDiscardGoBackToTheBeginning, whatTheStartupMessageAsksForHoldsOnEveryServer,
   ];
   let failed = 0;
   for (const check of checks) {

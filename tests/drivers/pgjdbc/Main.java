@@ -283,15 +283,21 @@ public class Main {
         });
     }
 
-    /** As by PgBouncer, a setting in the startup message is refused, unless ignore_startup_parameters names it. */
-    static void aSchemaInTheUrlIsRefusedInSoManyWords() throws Exception {
-        try {
-            connect("currentSchema", "shop").close();
-        } catch (PSQLException failure) {
-            check(failure.getMessage().contains("unsupported startup parameter: search_path"), failure);
-            return;
+    /** The driver puts these into its startup message. */
+    static void settingsInTheUrlHoldOnEveryServer() throws Exception {
+        try (Connection shop = connect("currentSchema", "shop", "options", "-c lock_timeout=21s");
+                Connection bank = connect("currentSchema", "bank");
+                Connection plain = connect()) {
+            for (int turn = 0; turn < 10; turn++) {
+                check(value(shop, "select thing from things where id = 1").equals("shop 1"));
+                check(value(bank, "select thing from things where id = 1").equals("bank 1"));
+                check(value(shop, "show lock_timeout").equals("21s"));
+                check(value(plain, "show lock_timeout").equals("0"));
+                run(shop, "discard all");
+            }
+            check(roams(shop));
         }
-        throw new AssertionError("it was taken");
+        fails("22023", () -> connect("options", "-c lock_timeout=soon").close());
     }
 
     static final Object[][] CHECKS = {
@@ -301,7 +307,7 @@ public class Main {
         {"temporary tables stay for as long as they are there", (Check) Main::temporaryTablesStayForAsLongAsTheyAreThere},
         {"locks and notifications are the connection's", (Check) Main::locksAndNotificationsAreTheConnections},
         {"a query timeout cancels only its own query", (Check) Main::aQueryTimeoutCancelsOnlyItsOwnQuery},
-        {"a schema in the URL is refused in so many words", (Check) Main::aSchemaInTheUrlIsRefusedInSoManyWords},
+        {"settings in the URL hold on every server", (Check) Main::settingsInTheUrlHoldOnEveryServer},
     };
 
     public static void main(String[] arguments) throws Exception {

@@ -56,6 +56,7 @@ func main() {
 		check{"database/sql", databaseSQL},
 		check{"a cancelled query harms nobody", cancelled},
 		check{"a large value both ways", largeValue},
+		check{"RuntimeParams hold on every server", runtimeParams},
 	)
 	failed := 0
 	for _, check := range checks {
@@ -512,4 +513,35 @@ func sqlstate(err error) string {
 		return failure.Code
 	}
 	return ""
+}
+
+func runtimeParams(ctx context.Context) error {
+	config := configure(pgx.QueryExecModeCacheStatement).ConnConfig
+	config.RuntimeParams["statement_timeout"] = "17000"
+	config.RuntimeParams["app.tenant"] = "t"
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for range turns {
+		var timeout, tenant string
+		row := conn.QueryRow(ctx, "select current_setting('statement_timeout'), current_setting('app.tenant')")
+		if err := row.Scan(&timeout, &tenant); err != nil {
+			return err
+		}
+		if timeout != "17s" || tenant != "t" {
+			return fmt.Errorf("%s, %s", timeout, tenant)
+		}
+		if _, err := conn.Exec(ctx, "reset all"); err != nil {
+			return err
+		}
+	}
+	config.RuntimeParams["statement_timeout"] = "soon"
+	_, err = pgx.ConnectConfig(ctx, config)
+	var refusal *pgconn.PgError
+	if !errors.As(err, &refusal) || refusal.Code != "22023" {
+		return fmt.Errorf("not refused: %w", err)
+	}
+	return nil
 }

@@ -247,6 +247,21 @@ def cancel_ends_the_query_of_the_one_who_asked():
         check(conn.execute("select 1").fetchone() == (1,))
 
 
+def options_hold_on_every_server():
+    asked = "-c search_path=nowhere,pg_catalog -c statement_timeout=17s"
+    with connect(autocommit=True, options=asked) as conn, connect(autocommit=True) as plain:
+        for _ in range(10):
+            check(conn.execute("show statement_timeout").fetchone() == ("17s",))
+            check(conn.execute("show search_path").fetchone() == ("nowhere,pg_catalog",))
+            check(plain.execute("show statement_timeout").fetchone() == ("0",))
+            conn.execute("reset all")
+    try:
+        connect(options="-c statement_timeout=soon").close()
+        check(False, "taken")
+    except psycopg.OperationalError as failure:
+        check("invalid value for parameter" in str(failure), failure)
+
+
 def main():
     checks = [
         prepared_at_once_by_many_connections, prepared_after_a_threshold,
@@ -255,6 +270,7 @@ def main():
         pipeline_with_an_error_in_the_middle, pipeline_with_several_syncs,
         executemany_in_a_pipeline, copy_both_ways, server_side_cursors,
         deallocate_all_then_prepare_again, cancel_ends_the_query_of_the_one_who_asked,
+        options_hold_on_every_server,
     ]
     logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of pipelines that end in an error
     failed = 0
