@@ -45,11 +45,14 @@ impl Row {
         self.pinned += pool.pinned().load(std::sync::atomic::Ordering::Relaxed);
         self.paused += usize::from(pool.is_paused());
         self.totals.merge(&pool.totals());
-        self.wait.merge(&pool.times(|times| &times.wait));
+        self.wait
+            .merge(&pool.times(|times| &times.wait, |totals| totals.wait_time));
         self.transaction
-            .merge(&pool.times(|times| &times.transaction));
-        self.query.merge(&pool.times(|times| &times.query));
-        self.connect.merge(&pool.times(|times| &times.connect));
+            .merge(&pool.times(|times| &times.transaction, |totals| totals.transaction_time));
+        self.query
+            .merge(&pool.times(|times| &times.query, |totals| totals.query_time));
+        self.connect
+            .merge(&pool.times(|times| &times.connect, |totals| totals.connect_time));
     }
 }
 

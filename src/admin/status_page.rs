@@ -28,8 +28,8 @@ pub fn html(console: &Console) -> String {
     let mut query = Distribution::default();
     let mut wait = Distribution::default();
     for pool in console.manager.pools() {
-        query.merge(&pool.times(|times| &times.query));
-        wait.merge(&pool.times(|times| &times.wait));
+        query.merge(&pool.times(|times| &times.query, |totals| totals.query_time));
+        wait.merge(&pool.times(|times| &times.wait, |totals| totals.wait_time));
     }
     let waiting: usize = console
         .manager

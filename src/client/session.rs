@@ -339,6 +339,7 @@ impl Session {
     }
 
     /// Takes a server, and sends it the bytes if it is ready for them.
+    #[inline]
     fn start(
         &mut self,
         cx: &mut TaskContext<'_>,

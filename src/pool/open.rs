@@ -277,6 +277,7 @@ impl Pool {
                 if let Some(counters) = self.counters(worker) {
                     let micros = began.elapsed().as_micros();
                     let micros = u64::try_from(micros).unwrap_or(u64::MAX);
+                    counters.connect_time.add(micros);
                     counters.times().connect.add(micros);
                 }
                 for (address, error) in passed_over {

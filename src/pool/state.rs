@@ -25,7 +25,7 @@ use crate::server::overlay::Setting;
 use crate::server::session::Tracked;
 use crate::stats::histogram::{Distribution, Histogram, Times};
 use crate::stats::registry::ServerEntry;
-use crate::stats::{Apart, Counters, Order};
+use crate::stats::{Apart, Counters, Order, Totals};
 
 /// What servers said at login: ParameterStatus names and values, in their order.
 pub type Welcome = Vec<(Vec<u8>, Vec<u8>)>;
@@ -158,20 +158,23 @@ impl Pool {
     }
 
     /// All workers' counters added up.
-    pub fn totals(&self) -> crate::stats::Totals {
-        let mut totals = crate::stats::Totals::default();
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
         self.counters
             .iter()
             .for_each(|counters| totals.add(counters));
         totals
     }
 
-    /// One of all workers' histograms, added up.
-    pub fn times(&self, which: fn(&Times) -> &Histogram) -> Distribution {
-        let mut sum = Distribution::default();
+    /// One of all workers' histograms, added up; `sum`: where the times themselves are.
+    pub fn times(&self, which: fn(&Times) -> &Histogram, sum: fn(&Totals) -> u64) -> Distribution {
+        let mut times = Distribution {
+            sum: sum(&self.totals()),
+            ..Distribution::default()
+        };
         let workers = self.counters.iter();
-        workers.for_each(|counters| counters.add_times(&mut sum, which));
-        sum
+        workers.for_each(|counters| counters.add_times(&mut times, which));
+        times
     }
 
     /// How connections are encrypted at this moment.

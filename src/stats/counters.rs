@@ -63,6 +63,8 @@ counters! {
     query_time,
     /// Microseconds clients waited for a server.
     wait_time,
+    /// Microseconds that connections to PostgreSQL took to be made.
+    connect_time,
     /// Named Parse messages from clients.
     client_parses,
     /// Named Parse messages sent to servers.
