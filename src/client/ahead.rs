@@ -13,7 +13,7 @@ impl Relay {
     /// there. `None`: they have to wait.
     #[cold]
     pub(super) fn may_go_along(&self, bytes: &[u8]) -> Option<usize> {
-        if self.inbound.left > 0 || self.terminated {
+        if self.inbound.is_under_way() || self.terminated {
             return None;
         }
         let (mut at, mut parsed) = (0, Vec::new());

@@ -1,7 +1,7 @@
 //! What a client gets while it has no server: some messages need none.
 
 use super::Error;
-use super::relay::Relay;
+use super::relay::{Passing, Relay};
 use super::session::READ_AHEAD;
 use super::translate::KEEP_UNNAMED;
 use crate::protocol::backend::{self, TxStatus};
@@ -24,10 +24,9 @@ impl Relay {
         let mut used = 0;
         loop {
             let rest = bytes.get(used..).unwrap_or_default();
-            if self.inbound.left > 0 {
+            if self.inbound.is_under_way() {
                 // The rest of a message that is dropped, like late COPY data.
-                let here = self.inbound.left.min(rest.len());
-                self.inbound.left -= here;
+                let here = self.inbound.take(rest.len());
                 used += here;
                 if here == 0 {
                     return Ok(Alone::Nothing(used));
@@ -68,8 +67,7 @@ impl Relay {
     }
 
     fn drop_rest(&mut self, frame: &Frame<'_>) {
-        self.inbound.left = frame.missing();
-        self.inbound.forward = false;
+        self.inbound = Passing::rest(frame, false);
     }
 }
 

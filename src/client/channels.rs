@@ -264,7 +264,7 @@ impl Session {
         let mut out = Vec::new();
         loop {
             if mailbox.has_too_much() {
-                if let Some(counters) = self.pool.counters(self.worker) {
+                if let Some(counters) = self.pool.counters(self.home.worker()) {
                     counters.slow_listeners.add(1);
                 }
                 return Some(Error::TooManyNotifications.into());
@@ -288,7 +288,7 @@ impl Session {
             if self.connection.send(cx, &out).is_err() {
                 return Some(Ending::Vanished);
             }
-            if let Some(counters) = self.pool.counters(self.worker) {
+            if let Some(counters) = self.pool.counters(self.home.worker()) {
                 counters.sent.add(out.len() as u64);
             }
             if taken == Taken::All {

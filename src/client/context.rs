@@ -36,6 +36,17 @@ pub struct Context {
 }
 
 impl Context {
+    /// The time of the worker's turn, as the live lists have it.
+    #[inline]
+    pub fn turn(&self) -> u64 {
+        self.manager.parts().registry.turn()
+    }
+
+    /// The time, as the live lists have it.
+    pub fn now(&self) -> u64 {
+        self.manager.parts().registry.now()
+    }
+
     /// The context of a process.
     pub fn new(manager: Arc<Manager>, config: ConfigHandle, console_version: String) -> Self {
         Self {

@@ -46,7 +46,7 @@ pub async fn bring_back(pooled: &mut Pooled, relay: &mut Relay, orderly: bool) {
 }
 
 async fn settle(pooled: &mut Pooled, relay: &mut Relay, orderly: bool) -> Result<(), Doom> {
-    if relay.inbound.left > 0 && relay.inbound.forward {
+    if relay.inbound.is_under_way() && relay.inbound.forward() {
         // The server got half a message, and the other half is not coming.
         return Err(Doom::ClientLeft);
     }

@@ -55,7 +55,7 @@ impl Session {
         let State::Linked(pooled) = &mut self.state else {
             return Step::Again;
         };
-        let Some(counters) = self.pool.counters(self.worker) else {
+        let Some(counters) = self.pool.counters(self.home.worker()) else {
             return Step::Again;
         };
         let server = &mut pooled.server;
@@ -128,10 +128,7 @@ impl Session {
             return Step::Again;
         }
         self.adopt_spelling(&pooled);
-        pooled
-            .server
-            .entry
-            .link(self.entry.id, self.registry.turn());
+        pooled.server.entry.link(self.entry.id, self.context.turn());
         self.state = State::Linked(pooled);
         self.kept_is_due = true;
         self.to_client(cx, rest, buffer)
@@ -179,7 +176,7 @@ impl Session {
         let State::Linked(pooled) = &mut self.state else {
             return Step::Again;
         };
-        let Some(counters) = self.pool.counters(self.worker) else {
+        let Some(counters) = self.pool.counters(self.home.worker()) else {
             return Step::Again;
         };
         let server = &mut pooled.server;
@@ -231,11 +228,11 @@ impl Session {
 
     /// Another query on the same link.
     fn query_begins(&mut self) {
-        let now = self.registry.turn();
+        let now = self.context.turn();
         self.query_began = now;
         self.entry.request_begins(now);
         self.entry.enter(Phase::Active, now);
-        let Some(counters) = self.pool.counters(self.worker) else {
+        let Some(counters) = self.pool.counters(self.home.worker()) else {
             return;
         };
         counters.queries.add(1);

@@ -17,10 +17,11 @@ use super::parameters::Wanted;
 use super::relay::Relay;
 use super::replication::Replica;
 use super::session::{FAREWELL, Parts, Session, State, Way};
-use super::{Context, Error, cancel};
+use super::{Context, Error, cancel, reading};
 use crate::net::{Accepted, ClientCount, Connection, Workers};
 use crate::pool::peers::sign;
 use crate::pool::{Admission, Greeting, LoginSettings, Pool, WaitError};
+use crate::prepared;
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
 use crate::protocol::startup::Replication;
 use crate::server::session::Tracked;
@@ -361,9 +362,18 @@ impl Client {
                 }
             }
         };
-        let (tracked, messages) = match &greeting {
-            Some(greeting) => (greeting.tracked.clone(), greeting.messages.as_slice()),
-            None => (asked, &[][..]),
+        let statements = &self.context.manager.parts().statements;
+        let read_under = |tracked: &Tracked| reading::context(statements, tracked, None);
+        let (tracked, read_under, messages) = match &greeting {
+            Some(greeting) => (
+                greeting.tracked.clone(),
+                greeting.context(read_under),
+                greeting.messages.as_slice(),
+            ),
+            None => {
+                let read_under = read_under(&asked);
+                (asked, read_under, &[][..])
+            }
         };
         if let Some(name) = tracked.iter().find(|(name, _)| *name == "application_name") {
             *entry.application_name.lock() = name.1.to_vec();
@@ -381,7 +391,7 @@ impl Client {
         if let Some(counters) = self.pool.counters(self.worker) {
             counters.client_logins.add(1);
         }
-        Some(self.session(entry, tracked, accepted))
+        Some(self.session(entry, (tracked, read_under), accepted))
     }
 
     /// A replication client gets a server of its own, for as long as it is connected.
@@ -463,11 +473,11 @@ impl Client {
     fn session(
         self,
         entry: ClientGuard,
-        tracked: Tracked,
+        (tracked, read_under): (Tracked, prepared::Context),
         accepted: Option<Arc<LoginSettings>>,
     ) -> Box<Session> {
         let mut relay = Relay::new(
-            (entry.id, tracked),
+            (entry.id, tracked, read_under),
             self.pool.settings(),
             self.context.manager.parts().statements.clone(),
             self.context.names_held.clone(),
@@ -575,7 +585,7 @@ async fn greet_operator(
     })
 }
 
-/// What there is once for each client that is connected, idle or not: no more than what the allocator's classes of 448 and
+/// What there is once for each client that is connected, idle or not: no more than what the allocator's classes of 384 and
 /// 96 bytes hold.
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Session>() <= 448 && size_of::<Resident>() <= 96);
+const _: () = assert!(size_of::<Session>() <= 384 && size_of::<Resident>() <= 96);

@@ -16,6 +16,7 @@ mod drain;
 mod dropping;
 pub mod error;
 pub mod handshake;
+mod home;
 mod journal;
 mod linked;
 mod login;

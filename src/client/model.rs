@@ -146,7 +146,11 @@ impl Client {
         }
         Self {
             relay: Relay::new(
-                (id, tracked()),
+                (
+                    id,
+                    tracked(),
+                    super::reading::context(world.1, &tracked(), None),
+                ),
                 world.0.clone(),
                 world.1.clone(),
                 NamesHeld::default(),
@@ -423,7 +427,7 @@ impl World {
         };
         let relay = &mut client.relay;
         let side = &mut self.sides[link];
-        if relay.inbound.left > 0 && relay.inbound.forward
+        if relay.inbound.is_under_way() && relay.inbound.forward()
             || side.state.doom.is_some()
             || side.state.pipeline.is_unsure()
         {

@@ -102,7 +102,7 @@ impl Session {
             }
         }
         if orders.has(Order::Move) {
-            self.moves = self.entry.goal() != self.worker;
+            self.moves = self.entry.goal() != self.home.worker();
         }
         if orders.has(Order::CancelWaiting) && phase == Phase::Waiting {
             self.cancel_waiting(cx);
@@ -130,7 +130,7 @@ impl Session {
         self.connection.use_kept(at);
         self.kept_is_due = !self.connection.kept.is_empty();
         self.state = State::Idle;
-        self.entry.enter(Phase::Idle, self.registry.now());
+        self.entry.enter(Phase::Idle, self.context.now());
         let mut out = Vec::new();
         let text = "canceling statement due to user request";
         backend::error_response(

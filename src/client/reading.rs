@@ -89,7 +89,7 @@ impl Relay {
 
     /// Bytes that texts may take.
     pub(super) fn budget(&self) -> usize {
-        let names = self.names_held.get();
+        let names = self.statements.names_held();
         self.settings.prepared_memory.saturating_sub(names)
     }
 }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::belongings::Belongings;
 use super::channels::Channels;
 use super::names::Names;
-use super::reading;
 use super::sequences::Sequences;
 use super::statements::{NamesHeld, Statements};
 use crate::pool::PoolSettings;
 use crate::prepared::{self, Registry};
+use crate::protocol::frame::Frame;
 use crate::server::pipeline::Expect;
 use crate::server::session::Tracked;
 use crate::server::{Doom, Effect, Forget, State};
@@ -28,13 +28,39 @@ pub struct Linked<'a> {
     pub counters: &'a Counters,
 }
 
-/// A message whose body is passing through in pieces.
+/// A message whose body is passing through in pieces: twice the bytes still to come, and one more if they are sent on. (The
+/// length of a message has 31 bits, and there are two of these for each client.)
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Passing {
-    /// Bytes still to come.
-    pub left: usize,
-    /// Are they sent on, or dropped?
-    pub forward: bool,
+pub struct Passing(u32);
+
+impl Passing {
+    /// What is not here yet of a message.
+    #[inline]
+    pub fn rest(frame: &Frame<'_>, forward: bool) -> Self {
+        let left = u32::try_from(frame.missing()).unwrap_or(u32::MAX);
+        Self((left << 1) | u32::from(forward))
+    }
+
+    /// Is something still to come?
+    #[inline]
+    pub fn is_under_way(self) -> bool {
+        self.0 > 1
+    }
+
+    /// Is what is still to come sent on, or dropped?
+    #[inline]
+    pub fn forward(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// How many of the next `held` bytes belong to it. They are no longer to come.
+    #[inline]
+    pub fn take(&mut self, held: usize) -> usize {
+        let left = self.0 >> 1;
+        let here = u32::try_from(held).map_or(left, |held| held.min(left));
+        self.0 -= here << 1;
+        here as usize
+    }
 }
 
 /// What a client's conversation is made of, apart from sockets.
@@ -69,8 +95,8 @@ pub struct Relay {
     /// Names that were given or taken away by messages the server has not answered yet, with their batch. If an
     /// earlier batch fails these changes may be undone, so a later one waits before it uses such a name.
     pub unsettled: Names<u64>,
-    /// The same for the unnamed statement: the batch in which it was last made or dropped.
-    pub unnamed_changed: Option<u64>,
+    /// The same for the unnamed statement: the batch in which it was last made or dropped, or [`NO_BATCH`].
+    pub unnamed_changed: u64,
     /// Nothing more is taken from the client until the server owes nothing: the last message may have
     /// changed what names mean.
     pub fenced: bool,
@@ -95,9 +121,10 @@ pub struct Relay {
     pub settings: Arc<PoolSettings>,
     /// The shared statements.
     pub registry: Registry,
-    /// What all clients' names take.
-    pub names_held: NamesHeld,
 }
+
+/// Later than any batch.
+const NO_BATCH: u64 = u64::MAX;
 
 /// Bytes being sent on: most often a run of what was read, untouched; once something is
 /// changed, taken out or put in, a copy.
@@ -164,17 +191,18 @@ impl<'a> Outgoing<'a> {
 }
 
 impl Relay {
-    /// A client that has said nothing yet: its id and the values it wants for the tracked parameters.
+    /// A client that has said nothing yet: its id, the values it wants for the tracked parameters, and what its texts are
+    /// read under then.
     pub fn new(
-        (id, tracked): (u64, Tracked),
+        (id, tracked, context): (u64, Tracked, prepared::Context),
         settings: Arc<PoolSettings>,
         registry: Registry,
         names_held: NamesHeld,
     ) -> Self {
         Self {
             id,
-            statements: Statements::new(names_held.clone()),
-            context: reading::context(&registry, &tracked, None),
+            statements: Statements::new(names_held),
+            context,
             context_is_open: false,
             at_login: tracked.clone(),
             tracked,
@@ -184,7 +212,7 @@ impl Relay {
             cancel_pid: 0,
             portals: Names::default(),
             unsettled: Names::default(),
-            unnamed_changed: None,
+            unnamed_changed: NO_BATCH,
             fenced: false,
             runs_plainly: false,
             skips_alone: false,
@@ -196,18 +224,17 @@ impl Relay {
             is_refused: false,
             settings,
             registry,
-            names_held,
         }
     }
 
     /// Is a message only half through to where it goes?
     pub fn is_mid_message(&self) -> bool {
-        (self.inbound.left > 0 && self.inbound.forward) || self.outbound.left > 0
+        (self.inbound.is_under_way() && self.inbound.forward()) || self.outbound.is_under_way()
     }
 
     /// Has the client got only a part of a message?
     pub fn owes_rest(&self) -> bool {
-        self.outbound.left > 0 && self.outbound.forward
+        self.outbound.is_under_way() && self.outbound.forward()
     }
 
     /// May names be given to statements (`max_prepared_statements` is not 0)?
@@ -219,7 +246,7 @@ impl Relay {
     #[inline]
     pub fn is_unsettled(&self, name: &[u8], batch: u64) -> bool {
         if name.is_empty() {
-            return self.unnamed_changed.is_some_and(|changed| changed < batch);
+            return self.unnamed_changed < batch;
         }
         !self.unsettled.is_empty()
             && self
@@ -231,7 +258,7 @@ impl Relay {
     /// All is answered: it is known what every name means.
     pub fn settle(&mut self) {
         self.unsettled.clear();
-        self.unnamed_changed = None;
+        self.unnamed_changed = NO_BATCH;
     }
 
     /// The link ends: what lived with it is gone.
@@ -274,6 +301,7 @@ impl Linked<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::frame::cut;
 
     #[test]
     fn an_untouched_run_is_not_copied() {
@@ -293,5 +321,24 @@ mod tests {
         out.pass(2..3);
         out.pass(4..6);
         assert_eq!(out.finish(), b"abXYcef");
+    }
+
+    #[test]
+    fn the_longest_message_passes_in_pieces() {
+        let mut header = vec![b'd'];
+        header.extend_from_slice(&i32::MAX.to_be_bytes());
+        for forward in [false, true] {
+            let frame = cut(&header, usize::MAX).unwrap().unwrap();
+            let mut passing = Passing::rest(&frame, forward);
+            let mut left = frame.missing();
+            while left > 0 {
+                assert!(passing.is_under_way());
+                let here = passing.take(1 << 30);
+                assert_eq!(here, left.min(1 << 30));
+                left -= here;
+            }
+            assert!(!passing.is_under_way());
+            assert_eq!((passing.forward(), passing.take(9)), (forward, 0));
+        }
     }
 }

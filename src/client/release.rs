@@ -43,8 +43,8 @@ impl Session {
         };
         let status = pooled.server.state.status;
         let mode = self.relay.settings.mode;
-        let now = self.registry.turn();
-        if let Some(counters) = self.pool.counters(self.worker) {
+        let now = self.context.turn();
+        if let Some(counters) = self.pool.counters(self.home.worker()) {
             if self.query_began > 0 {
                 let elapsed = now.saturating_sub(self.query_began);
                 counters.query_time.add(elapsed);
@@ -145,7 +145,7 @@ impl Session {
     /// The server was looked at.
     pub(super) fn looked(&mut self, looked: Looked) -> Step {
         let (mut pooled, seen) = (looked.pooled, looked.seen);
-        let now = self.registry.turn();
+        let now = self.context.turn();
         self.relay.channels = looked.settled.channels;
         self.connection.queue(&looked.settled.told);
         self.state = State::Idle;
@@ -209,9 +209,11 @@ impl Session {
         }
         let limit = settings.max_pinned;
         let pinned = self.pool.pinned();
-        let pin = self
-            .registry
-            .pin(Arc::clone(&self.entry), Arc::clone(pinned), info);
+        let pin = self.context.manager.parts().registry.pin(
+            Arc::clone(&self.entry),
+            Arc::clone(pinned),
+            info,
+        );
         if limit > 0 && pin.count() > limit {
             drop(pin);
             if belongings.give_up_sequences() {
@@ -224,7 +226,7 @@ impl Session {
             }
             return Step::End(Ending::Error(Error::TooManyPinned(holds)));
         }
-        if let Some(counters) = self.pool.counters(self.worker) {
+        if let Some(counters) = self.pool.counters(self.home.worker()) {
             counters.pins.add(1);
         }
         tracing::info!(
@@ -254,7 +256,7 @@ impl Session {
         self.entry.set_server(0);
         self.entry.enter(Phase::Idle, now);
         self.relay.unlink();
-        self.pool.check_in_at(self.shard, pooled, now);
+        self.pool.check_in_at(self.home.shard(), pooled, now);
     }
 
     /// `server_reset_query_always`: the server is given back by a task of its own.
@@ -265,13 +267,19 @@ impl Session {
         self.entry.set_server(0);
         self.entry.enter(Phase::Idle, now);
         self.relay.unlink();
-        let (pool, shard, settings) = (self.pool.clone(), self.shard, self.relay.settings.clone());
-        self.pool.workers().spawn_on(self.worker, async move {
-            if let Some(query) = settings.resets_on_release() {
-                prepare::reset(&mut pooled, query).await;
-            }
-            pool.check_in(shard, pooled);
-        });
+        let (pool, shard, settings) = (
+            self.pool.clone(),
+            self.home.shard(),
+            self.relay.settings.clone(),
+        );
+        self.pool
+            .workers()
+            .spawn_on(self.home.worker(), async move {
+                if let Some(query) = settings.resets_on_release() {
+                    prepare::reset(&mut pooled, query).await;
+                }
+                pool.check_in(shard, pooled);
+            });
     }
 
     fn note_statements(&self, pooled: &Pooled) {

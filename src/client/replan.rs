@@ -94,7 +94,7 @@ impl Relay {
             [tag::PARSE, _, _, _, _, name, ..] => *name != 0,
             _ => false,
         };
-        let keep = is_one && linked.server.pipeline.is_idle() && self.inbound.left == 0;
+        let keep = is_one && linked.server.pipeline.is_idle() && !self.inbound.is_under_way();
         linked.server.batch.begin(keep);
     }
 
@@ -167,7 +167,7 @@ impl Relay {
     /// Where the message that failed begins in what is kept of the batch, if it may be run again from there.
     fn may_run_from(&self, linked: &Linked<'_>) -> Option<usize> {
         let (bytes, pipeline) = (linked.server.batch.kept()?, &linked.server.pipeline);
-        if self.inbound.left > 0 || linked.server.status != TxStatus::Idle {
+        if self.inbound.is_under_way() || linked.server.status != TxStatus::Idle {
             return None;
         }
         let count = answered_messages(bytes)?;

@@ -30,7 +30,7 @@ impl Relay {
         let was_refused = self.is_refused;
         let longest = self.settings.max_packet_size;
         while at < input.len() && self.is_refused == was_refused {
-            if self.outbound.left > 0 {
+            if self.outbound.is_under_way() {
                 at += pass_body(&mut self.outbound, input, at, out);
                 self.answer(linked, out);
                 continue;
@@ -47,10 +47,7 @@ impl Relay {
             if forward {
                 out.pass(at..at + held);
             }
-            self.outbound = Passing {
-                left: frame.missing(),
-                forward,
-            };
+            self.outbound = Passing::rest(&frame, forward);
             at += held;
             self.answer(linked, out);
         }
@@ -67,7 +64,7 @@ impl Relay {
 
     #[cold]
     fn answer_in_turn(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
-        while self.outbound.left == 0
+        while !self.outbound.is_under_way()
             && let Some(request) = linked.server.pipeline.take_synthesized()
         {
             match request {

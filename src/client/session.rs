@@ -25,6 +25,7 @@ use tokio::time::timeout;
 
 use super::alone::Alone;
 use super::error::Ending;
+use super::home::Home;
 use super::relay::Relay;
 use super::release::Looked;
 use super::{Context, Error, drain, prepare};
@@ -34,7 +35,7 @@ use crate::pool::{Pool, Pooled, Waiter};
 use crate::protocol::backend;
 use crate::protocol::frame::cut;
 use crate::stats::registry::{ClientEntry, ClientGuard};
-use crate::stats::{Order, Phase, Registry, ServerState};
+use crate::stats::{Order, Phase, ServerState};
 
 /// A client that waits is still read, so that its end is noticed; but only so far.
 pub(super) const READ_AHEAD: usize = 64 * 1024;
@@ -71,12 +72,10 @@ pub(super) enum Step {
 /// A client's session.
 pub struct Session {
     pub(super) context: Arc<Context>,
-    pub(super) registry: Arc<Registry>,
     pub(super) connection: Connection,
     pub(super) entry: ClientGuard,
     pub(super) pool: Arc<Pool>,
-    pub(super) worker: usize,
-    pub(super) shard: usize,
+    pub(super) home: Home,
     pub(super) relay: Relay,
     /// Made when it waits for the first time.
     pub(super) waiter: Option<Arc<Waiter>>,
@@ -112,10 +111,9 @@ pub struct Parts {
 impl Session {
     /// A client that has been told that it is logged in.
     pub fn new(parts: Parts) -> Self {
+        let home = Home::of(&parts.pool, parts.worker);
         let cancel_pid = parts.entry.cancel_pid;
         Self {
-            registry: parts.context.manager.parts().registry.clone(),
-            shard: parts.pool.shard_of(parts.worker),
             version: parts.pool.version(),
             kept_wanted: 0,
             kept_is_due: !parts.connection.kept.is_empty(),
@@ -123,7 +121,7 @@ impl Session {
             connection: parts.connection,
             entry: parts.entry,
             pool: parts.pool,
-            worker: parts.worker,
+            home,
             relay: Relay {
                 cancel_pid,
                 ..parts.relay
@@ -148,11 +146,10 @@ impl Session {
 
     /// Takes its socket to the worker that calls this. An error is the end of the client.
     pub fn arrive(mut self: Box<Self>, worker: usize) -> io::Result<Box<Self>> {
-        if self.worker != worker {
+        if self.home.worker() != worker {
             self.connection = self.connection.rehome()?;
-            self.worker = worker;
         }
-        self.shard = self.pool.shard_of(worker);
+        self.home = Home::of(&self.pool, worker);
         Ok(self)
     }
 
@@ -329,9 +326,9 @@ impl Session {
             Err(error) => return Step::End(error.into()),
         };
         let bytes = bytes.get(used..).unwrap_or_default();
-        let now = self.registry.turn();
+        let now = self.context.turn();
         self.refresh_settings();
-        let Some(pooled) = self.pool.try_lease(self.shard) else {
+        let Some(pooled) = self.pool.try_lease(self.home.shard()) else {
             self.connection.keep(bytes);
             return self.enqueue(now);
         };
@@ -365,7 +362,7 @@ impl Session {
         if version != self.version {
             self.version = version;
             self.relay.settings = self.pool.settings();
-            self.shard = self.pool.shard_of(self.worker);
+            self.home = Home::of(&self.pool, self.home.worker());
         }
     }
 
@@ -386,7 +383,7 @@ impl Session {
         self.entry.enter(Phase::Waiting, now);
         self.state = State::Waiting;
         let waiter = self.waiter.get_or_insert_default();
-        self.pool.enqueue(self.shard, waiter, now);
+        self.pool.enqueue(self.home.shard(), waiter, now);
         Step::Again
     }
 
@@ -401,11 +398,11 @@ impl Session {
             }
             Poll::Ready(Ok(pooled)) => {
                 self.state = State::Idle;
-                let Ok(pooled) = pooled.rehomed(self.worker) else {
-                    return self.enqueue(self.registry.turn());
+                let Ok(pooled) = pooled.rehomed(self.home.worker()) else {
+                    return self.enqueue(self.context.turn());
                 };
-                let now = self.registry.turn();
-                if let Some(counters) = self.pool.counters(self.worker) {
+                let now = self.context.turn();
+                if let Some(counters) = self.pool.counters(self.home.worker()) {
                     let queued = self.entry.request_time();
                     let waited = now.saturating_sub(queued);
                     counters.wait_time.add(waited);
@@ -438,7 +435,7 @@ impl Session {
     /// Takes a server, to which the client's bytes are to go. `Ok`: it is ready for so many of them. Else it is being made
     /// ready.
     fn link(&mut self, pooled: Pooled, now: u64, bytes: &[u8]) -> Result<usize, Step> {
-        let Ok(mut pooled) = pooled.rehomed(self.worker) else {
+        let Ok(mut pooled) = pooled.rehomed(self.home.worker()) else {
             return Err(self.enqueue(now));
         };
         pooled.server.served = true;
@@ -509,7 +506,7 @@ impl Session {
         let drawn = &mut pooled.server.state.drawn;
         self.relay.sequences.link(is_watched, self.relay.id, drawn);
         self.entry.set_server(pooled.server.entry.id);
-        if let Some(counters) = self.pool.counters(self.worker) {
+        if let Some(counters) = self.pool.counters(self.home.worker()) {
             counters.server_assignments.add(1);
             counters.transactions.add(1);
             counters.queries.add(1);
@@ -522,18 +519,18 @@ impl Session {
         match result {
             Ok(Some(pooled)) => {
                 self.adopt_spelling(&pooled);
-                let now = self.registry.turn();
+                let now = self.context.turn();
                 pooled.server.entry.link(self.entry.id, now);
                 self.linked(pooled);
                 Step::Again
             }
             // It was dead: the next one, please.
-            Ok(None) => match self.pool.try_lease(self.shard) {
-                Some(pooled) => match self.link(pooled, self.registry.turn(), &[]) {
+            Ok(None) => match self.pool.try_lease(self.home.shard()) {
+                Some(pooled) => match self.link(pooled, self.context.turn(), &[]) {
                     Ok(_) => Step::Again,
                     Err(step) => step,
                 },
-                None => self.enqueue(self.registry.turn()),
+                None => self.enqueue(self.context.turn()),
             },
             Err(error) => Step::End(error.into()),
         }
@@ -561,7 +558,7 @@ impl Session {
     /// It waits no more. (A server that it was given meanwhile goes to the next.)
     pub(super) fn leave_queue(&self) {
         if let (State::Waiting, Some(waiter)) = (&self.state, &self.waiter) {
-            self.pool.leave(self.shard, waiter);
+            self.pool.leave(self.home.shard(), waiter);
         }
     }
 
@@ -570,7 +567,7 @@ impl Session {
         self.leave_queue();
         if let Ending::Error(error) = ending {
             self.forget_refused(error);
-            if let Some(counters) = self.pool.counters(self.worker) {
+            if let Some(counters) = self.pool.counters(self.home.worker()) {
                 counters.pooler_errors.add(1);
             }
             let mut out = Vec::new();
@@ -588,7 +585,7 @@ impl Session {
         };
         // The client must see its connection end before, not after, its server is clean.
         drop(self.connection);
-        self.entry.enter(Phase::Draining, self.registry.now());
+        self.entry.enter(Phase::Draining, self.context.now());
         let whole = pooled.server.is_clean() && !self.relay.is_mid_message();
         if !whole {
             let orderly = matches!(ending, Ending::Terminated);
@@ -598,7 +595,7 @@ impl Session {
             prepare::clean(&mut pooled, &self.relay).await;
         }
         self.entry.set_server(0);
-        self.pool.check_in(self.shard, pooled);
+        self.pool.check_in(self.home.shard(), pooled);
     }
 }
 

@@ -76,6 +76,11 @@ impl Statements {
         statements
     }
 
+    /// Bytes that the names of all clients take.
+    pub fn names_held(&self) -> usize {
+        self.held.get()
+    }
+
     /// What a name stands for.
     #[inline]
     pub fn get(&self, name: &[u8]) -> Option<&Named> {

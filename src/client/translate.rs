@@ -59,9 +59,9 @@ impl Relay {
             }
         }
         while at < input.len() && !self.terminated {
-            if self.inbound.left > 0 {
+            if self.inbound.is_under_way() {
                 at += pass_body(&mut self.inbound, input, at, out);
-                if self.sync_is_due && self.inbound.left == 0 {
+                if self.sync_is_due && !self.inbound.is_under_way() {
                     self.sync_for_client(linked, out.insert());
                 }
                 continue;
@@ -74,25 +74,14 @@ impl Relay {
             match self.message(linked, &frame, out)? {
                 Step::Pass => {
                     out.pass(at..at + held);
-                    self.inbound = Passing {
-                        left: frame.missing(),
-                        forward: true,
-                    };
+                    self.inbound = Passing::rest(&frame, true);
                 }
                 Step::PassAfter(done) => {
                     out.pass(at + done..at + held);
-                    self.inbound = Passing {
-                        left: frame.missing(),
-                        forward: true,
-                    };
+                    self.inbound = Passing::rest(&frame, true);
                 }
                 Step::Done => {}
-                Step::Drop => {
-                    self.inbound = Passing {
-                        left: frame.missing(),
-                        forward: false,
-                    }
-                }
+                Step::Drop => self.inbound = Passing::rest(&frame, false),
                 Step::Incomplete | Step::Fenced => break,
             }
             at += held;
@@ -246,7 +235,7 @@ impl Relay {
     #[inline]
     pub(super) fn unnamed_becomes(&mut self, linked: &mut Linked<'_>, unnamed: Unnamed) {
         linked.server.unnamed = unnamed;
-        self.unnamed_changed = Some(linked.server.pipeline.batch());
+        self.unnamed_changed = linked.server.pipeline.batch();
     }
 
     fn execute(
@@ -302,10 +291,9 @@ pub(super) fn pass_body(
     at: usize,
     out: &mut Outgoing<'_>,
 ) -> usize {
-    let here = passing.left.min(input.len() - at);
-    if passing.forward {
+    let here = passing.take(input.len() - at);
+    if passing.forward() {
         out.pass(at..at + here);
     }
-    passing.left -= here;
     here
 }

@@ -3,14 +3,13 @@
 //! Owns PgBouncer's connection strings (its doc: "Section \[databases\]") and the typed [`Database`].
 //! Which value wins when a user, a database and a global setting disagree is decided in `resolve`.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::error::Problem;
 use crate::config::kind::{LoadBalance, PinPolicy, PoolMode, Value, quoted, signed_int};
-use crate::config::users::SecretText;
+use crate::config::users::{ByUser, SecretText};
 
 /// Longest database name, PostgreSQL's `NAMEDATALEN` - 1.
 pub const MAX_NAME: usize = 63;
@@ -116,7 +115,7 @@ pub struct Database {
     pub application_name: Option<String>,
     /// Users of this database alone, by client name (PgCat's `[pools.NAME.users.N]`). Not empty: nobody
     /// else may log in to it. Empty: every user of the `auth_file` may.
-    pub users: HashMap<String, PoolUser>,
+    pub users: ByUser<PoolUser>,
 }
 
 /// A user that belongs to one database (PgCat's `[pools.NAME.users.N]`).
@@ -173,7 +172,7 @@ impl Database {
             datestyle: None,
             timezone: None,
             application_name: None,
-            users: HashMap::new(),
+            users: ByUser::default(),
         }
     }
 

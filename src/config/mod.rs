@@ -10,7 +10,7 @@
 //!   environment ──── env ──┘   (all parsed before anything is applied)
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub use kind::{
 };
 pub use peers::Peer;
 pub use settings::{Applied, Reload, Setting, Settings, Support};
-pub use users::{SecretText, UserSettings};
+pub use users::{ByUser, SecretText, UserSettings};
 
 /// The longest a file of ours can sensibly be; a larger one is a mistake (a device, a log file).
 const MAX_FILE: u64 = 64 << 20;
@@ -59,11 +59,11 @@ pub struct Config {
     /// The processes that cancel requests are passed on to, by their `peer_id`.
     pub peers: BTreeMap<u16, Peer>,
     /// What `[users]` says, by user name.
-    pub users: HashMap<String, UserSettings>,
+    pub users: ByUser<UserSettings>,
     /// Secrets by user name: the `auth_file`, and what the environment or a TOML file adds.
-    pub secrets: HashMap<String, SecretText>,
+    pub secrets: ByUser<SecretText>,
     /// Those of them that no `auth_file` has said. They go before the file's.
-    pub own_secrets: HashMap<String, SecretText>,
+    pub own_secrets: ByUser<SecretText>,
     /// What `auth_hba_file` says; `None` unless `auth_type` is `hba`.
     pub rules: Option<Arc<hba::Rules>>,
     /// What the administrator should know, each with its place.
@@ -106,7 +106,7 @@ impl Config {
 
     /// Reads `auth_file`, if there is one.
     fn read_secrets(&mut self) -> Result<(), Error> {
-        let mut secrets = HashMap::new();
+        let mut secrets = ByUser::default();
         if let Some(file) = &self.settings.auth_file {
             let name = file.display().to_string();
             let text = read_file(file)
@@ -198,8 +198,8 @@ struct Draft {
     settings: Settings,
     databases: BTreeMap<String, Database>,
     peers: BTreeMap<u16, Peer>,
-    users: HashMap<String, UserSettings>,
-    secrets: HashMap<String, SecretText>,
+    users: ByUser<UserSettings>,
+    secrets: ByUser<SecretText>,
     warnings: Vec<String>,
 }
 
@@ -271,7 +271,7 @@ impl Draft {
             databases,
             peers: self.peers,
             users: self.users,
-            secrets: HashMap::new(),
+            secrets: ByUser::default(),
             own_secrets: self.secrets,
             rules: None,
             warnings: self.warnings,

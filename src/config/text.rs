@@ -4,7 +4,6 @@
 //! The readers are those that files go through; only where included files come from is up to the caller. What
 //! settings point to (`auth_file`, `auth_hba_file`) is not read.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::config::databases::{self, Database};
@@ -34,7 +33,7 @@ pub fn environment(variables: impl Iterator<Item = (String, String)>) -> Result<
 }
 
 /// An `auth_file`: secrets by user.
-pub fn auth_file(text: &str) -> Result<HashMap<String, SecretText>, Error> {
+pub fn auth_file(text: &str) -> Result<users::ByUser<SecretText>, Error> {
     users::parse_auth_file(text, "auth_file", &mut Vec::new())
 }
 

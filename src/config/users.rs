@@ -127,6 +127,9 @@ pub(crate) fn parse(line: &str) -> Result<UserSettings, Problem> {
 const MAX_USER: usize = 127;
 
 /// Longest secret in an `auth_file`, in bytes.
+/// Something for each of some users, by their names. Every login looks here.
+pub type ByUser<T> = HashMap<String, T, ahash::RandomState>;
+
 const MAX_SECRET: usize = 65530;
 
 /// Reads an `auth_file`: `"user" "secret"` a line. A later entry of a user replaces an earlier one.
@@ -137,8 +140,8 @@ pub(crate) fn parse_auth_file(
     text: &str,
     file: &str,
     warnings: &mut Vec<String>,
-) -> Result<HashMap<String, SecretText>, Error> {
-    let mut secrets = HashMap::new();
+) -> Result<ByUser<SecretText>, Error> {
+    let mut secrets = ByUser::default();
     for (line, number) in text.lines().zip(1..) {
         let line = line.trim_start();
         if line.is_empty() || line.starts_with(';') {
@@ -172,7 +175,7 @@ pub(crate) fn parse_auth_file(
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> (HashMap<String, SecretText>, Vec<String>) {
+    fn read(text: &str) -> (ByUser<SecretText>, Vec<String>) {
         let mut warnings = Vec::new();
         (
             parse_auth_file(text, "users.txt", &mut warnings).unwrap(),

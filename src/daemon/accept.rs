@@ -10,6 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::defer;
 use super::listen::{Listeners, SocketFile};
+use super::rarely::Rarely;
 use crate::admin::{self, Console};
 use crate::client::{self, Arrival, Context, Operator, Resident, Rights};
 use crate::net::{Accepted, Listener};
@@ -94,11 +95,13 @@ impl Acceptors {
             let listener = Listener::tcp(listener, &tcp_options(&config), worker.reactor())?;
             let (reception, stop) = (reception.clone(), tcp.clone());
             worker.spawn(async move {
+                let follows = Rarely::new(defer::follow(&listener, reception.defers.clone()));
                 tokio::select! {
-                    () = accept_all(&listener, &reception) => {}
-                    () = defer::follow(&listener, reception.defers.clone()) => {}
+                    biased;
                     // Dropping the listener makes new connections fail at once.
-                    () = stop.cancelled() => {}
+                    () = Rarely::new(stop.cancelled()) => {}
+                    () = follows => {}
+                    () = accept_all(&listener, &reception) => {}
                 }
             });
         }
@@ -109,8 +112,9 @@ impl Acceptors {
             let (reception, stop) = (reception.clone(), all.clone());
             worker.spawn(async move {
                 tokio::select! {
+                    biased;
+                    () = Rarely::new(stop.cancelled()) => {}
                     () = accept_all(&listener, &reception) => {}
-                    () = stop.cancelled() => {}
                 }
             });
         }
@@ -146,12 +150,22 @@ async fn accept_all(listener: &Listener, reception: &Reception) {
     loop {
         // SUSPEND: who wants in waits in the kernel's queue. An error would mean that the process ends.
         let _ = suspension.wait_for(|suspended| !suspended).await;
-        let options = || tcp_options(&reception.context.config.load());
-        let accepted = tokio::select! {
-            accepted = listener.accept(options, |accepted| reception.receive(accepted)) => accepted,
-            _ = suspension.changed() => continue,
+        let suspended = async {
+            let _ = suspension.wait_for(|&suspended| suspended).await;
         };
-        match accepted {
+        tokio::select! {
+            biased;
+            () = Rarely::new(suspended) => {}
+            () = accept_on(listener, reception) => {}
+        }
+    }
+}
+
+async fn accept_on(listener: &Listener, reception: &Reception) {
+    let options = || tcp_options(&reception.context.config.load());
+    loop {
+        let accepted = listener.accept(options, |accepted| reception.receive(accepted));
+        match accepted.await {
             // (Not after every round: the reactor is asked for news then, which is a system call.)
             Ok(true) => tokio::task::yield_now().await,
             Ok(false) => {}

@@ -18,6 +18,7 @@ pub mod listen;
 pub mod log;
 pub mod pidfile;
 pub mod privileges;
+mod rarely;
 mod reload;
 mod runtime;
 mod shutdown;

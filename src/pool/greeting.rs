@@ -1,9 +1,10 @@
 //! What clients of a pool are told of their sessions when they log in. Most ask for the same, so what was made for one is
 //! kept for the next.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::state::Welcome;
+use crate::prepared::Context;
 use crate::protocol::backend;
 use crate::server::overlay::Setting;
 use crate::server::session::Tracked;
@@ -21,9 +22,16 @@ pub struct Greeting {
     pub messages: Vec<u8>,
     /// What the client has asked for that is tracked in vain: servers do not report it.
     pub unreported: Vec<Setting>,
+    context: OnceLock<Context>,
 }
 
 impl Greeting {
+    /// Under which settings the texts of such a client are read: what `make` says of its tracked parameters, which is
+    /// asked once.
+    pub fn context(&self, make: impl FnOnce(&Tracked) -> Context) -> Context {
+        self.context.get_or_init(|| make(&self.tracked)).clone()
+    }
+
     /// For clients that ask for these values, where a fresh server says `welcome` and has the parameters `fresh`.
     fn new(asked: &Tracked, reported: &[Setting], (welcome, fresh): (&Welcome, &Tracked)) -> Self {
         let mut tracked = asked.clone();
@@ -52,6 +60,7 @@ impl Greeting {
             asked: asked.clone(),
             tracked,
             messages,
+            context: OnceLock::new(),
         }
     }
 }

@@ -193,14 +193,14 @@ impl Pool {
     pub fn set_credentials(
         &self,
         stored: Option<Secret>,
-        mut credentials: Credentials,
+        credentials: Credentials,
         is_newest: bool,
     ) {
         let mut known = self.credentials.lock();
         let learned_nothing =
             !is_newest && credentials.secret == stored && credentials.scram.is_none();
         if known.stored == stored && learned_nothing {
-            credentials = known.credentials.clone();
+            return;
         }
         if known.credentials.secret != credentials.secret {
             known.keyring = Keyring::default();

@@ -127,7 +127,7 @@ impl Relay {
         };
         let batch = linked.server.pipeline.batch();
         let version = self.statements.replace_unnamed(definition, None, None);
-        self.unnamed_changed = Some(batch);
+        self.unnamed_changed = batch;
         let known = linked.server.statements.touch(statement, batch);
         let effect = if known == Known::Yes {
             linked.count(true);
@@ -162,7 +162,7 @@ impl Relay {
         let belongings = self.belongings.as_ref();
         linked.server.pipeline.is_idle()
             && linked.server.status == TxStatus::Idle
-            && self.inbound.left == 0
+            && !self.inbound.is_under_way()
             && !self.runs_plainly
             && !self.skips_alone
             && !self.context_is_open
