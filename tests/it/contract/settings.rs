@@ -226,7 +226,9 @@ const NEWER: &[&str] = &[
 
 /// Ours.
 const OURS: &[&str] = &[
+    "http_listen",
     "io_uring",
+    "metrics_max_pools",
     "follow_functions",
     "follow_sequences",
     "max_pinned_servers",
