@@ -1,7 +1,8 @@
-"""What scripts/test-packaging asks of YAML files, beyond what schemas of others say.
+"""What scripts/test-packaging asks of YAML files, beyond what schemas of others say, and scripts/test-package of a unit.
 
     check.py compose SCHEMA FILE           a compose file against its schema, and whether what it mounts is there
     check.py manifests PGFERRY FILE...     Kubernetes manifests: what belongs together, and configurations by `--check`
+    check.py calls UNIT TRACE              the system calls in strace's file are among those of the unit's filter
 """
 
 import json
@@ -11,8 +12,11 @@ import subprocess
 import sys
 import tempfile
 
-import jsonschema
-import yaml
+try:
+    import jsonschema
+    import yaml
+except ImportError:  # `calls` does without
+    pass
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -213,5 +217,31 @@ def manifests(program, *files):
     check_configuration(program, objects)
 
 
+def group(name):
+    """The calls of one of systemd's groups, or the one call."""
+    if not name.startswith("@"):
+        return {name}
+    listed = subprocess.run(
+        ["systemd-analyze", "--no-pager", "syscall-filter", name], capture_output=True, text=True, check=True
+    )
+    words = (line.split("#")[0].strip() for line in listed.stdout.splitlines()[1:])
+    return set().union(*(group(word) for word in words if word))
+
+
+def calls(unit, trace):
+    """As systemd reads the lines: the first one allows, a later one adds, one with a tilde takes away."""
+    allowed = set()
+    for line in re.findall(r"^SystemCallFilter=(.*)$", pathlib.Path(unit).read_text(), re.M):
+        names = set().union(*(group(word) for word in line.lstrip("~").split()))
+        allowed = allowed - names if line.startswith("~") else allowed | names
+    text = pathlib.Path(trace).read_text()
+    # What came before were chroot and setpriv.
+    program = text[text.rindex("execve(") :]
+    used = set(re.findall(r"^\d+ +(?:<\.\.\. )?([a-z_0-9]+)[( ]", program, re.M))
+    print(f"{len(used)} system calls", file=sys.stderr)
+    if not used or used - allowed:
+        fail(f"{unit} forbids {sorted(used - allowed)}")
+
+
 if __name__ == "__main__":
-    {"compose": compose, "manifests": manifests}[sys.argv[1]](*sys.argv[2:])
+    {"compose": compose, "manifests": manifests, "calls": calls}[sys.argv[1]](*sys.argv[2:])
