@@ -13,6 +13,12 @@ PATH=$PATH:$TOOLS/bin
 say() { printf '\n\033[1m== %s\033[0m\n' "$*" >&2; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
+# A virtual environment for tools, under target/, so that nothing of the machine is changed.
+tools() {
+    [ -x "$TOOLS/bin/pip" ] || python3 -m venv "$TOOLS"
+    "$TOOLS/bin/pip" install -q --disable-pip-version-check --only-binary :all: "$@"
+}
+
 # The directory of initdb, postgres and pgbench: the newest version of a distribution that keeps several.
 find_postgres() {
     local place

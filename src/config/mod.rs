@@ -183,6 +183,11 @@ impl Config {
             .chain(of_rules)
     }
 
+    /// Whether the environment names a database, and so is a configuration.
+    pub fn is_in_environment() -> bool {
+        std::env::vars_os().any(|(name, _)| name.to_str().is_some_and(env::names_a_database))
+    }
+
     /// Reads the environment: `DATABASE_URL`, and every setting under its name in upper case.
     pub fn from_env() -> Result<Self, Error> {
         let variables = std::env::vars_os().filter_map(|(name, value)| {

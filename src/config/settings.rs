@@ -17,6 +17,8 @@ use crate::config::kind::{
 use crate::config::ldap;
 
 pub mod comparison;
+#[cfg(test)]
+mod man;
 mod markdown;
 
 pub use markdown::markdown;

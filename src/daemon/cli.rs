@@ -305,4 +305,52 @@ mod tests {
         let args = parse([OsString::from("pgferry"), file.clone()]).unwrap();
         assert_eq!(args.config, Some(file.into()));
     }
+
+    fn packaging(name: &str) -> PathBuf {
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("packaging")
+            .join(name)
+    }
+
+    #[test]
+    fn the_completions_of_the_packages_know_every_option() {
+        use clap::CommandFactory;
+        use clap_complete::{Shell, generate};
+        for (shell, name) in [
+            (Shell::Bash, "completions/pgferry.bash"),
+            (Shell::Zsh, "completions/_pgferry"),
+            (Shell::Fish, "completions/pgferry.fish"),
+        ] {
+            let mut made = Vec::new();
+            generate(shell, &mut Args::command(), "pgferry", &mut made);
+            let path = packaging(name);
+            if std::env::var_os("UPDATE_DOCS").is_some() {
+                std::fs::write(&path, &made).unwrap();
+            }
+            let written = std::fs::read(path).unwrap_or_default();
+            assert!(
+                written == made,
+                "packaging/{name} is stale: UPDATE_DOCS=1 cargo test --lib cli"
+            );
+        }
+    }
+
+    #[test]
+    fn the_manual_page_has_every_option() {
+        use clap::CommandFactory;
+        let page = std::fs::read_to_string(packaging("man/pgferry.1")).unwrap();
+        let mut command = Args::command();
+        command.build();
+        for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+            let line = format!(r"\-\-{option}");
+            assert!(page.contains(&line), "--{option} is not in pgferry.1");
+        }
+        for subcommand in command.get_subcommands().map(clap::Command::get_name) {
+            let line = format!(".B {subcommand}");
+            assert!(
+                subcommand == "help" || page.contains(&line),
+                "{subcommand} is not in pgferry.1"
+            );
+        }
+    }
 }

@@ -62,10 +62,7 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
 /// The configuration of the file, or of the environment if no file is named and it has one.
 fn load(args: &Args) -> Result<Option<Config>, crate::config::Error> {
     let Some(path) = &args.config else {
-        let known = ["DATABASE_URL", "DB_HOST"]
-            .iter()
-            .any(|name| std::env::var_os(name).is_some());
-        return if known {
+        return if Config::is_in_environment() {
             Config::from_env().map(Some)
         } else {
             Ok(None)

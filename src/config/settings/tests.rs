@@ -164,3 +164,16 @@ fn the_documentation_is_what_the_table_says() {
         "docs/settings.md is stale: UPDATE_DOCS=1 cargo test settings"
     );
 }
+
+#[test]
+fn the_manual_page_of_the_file_is_what_the_table_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/man/pgferry.ini.5");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, man::page()).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == man::page(),
+        "packaging/man/pgferry.ini.5 is stale: UPDATE_DOCS=1 cargo test --lib settings"
+    );
+}
