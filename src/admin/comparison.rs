@@ -66,7 +66,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
 ];
 
 /// The commands that are ours.
-const OURS: &[&str] = &["SHOW PREPARED"];
+const OURS: &[&str] = &["SHOW ERRORS", "SHOW PREPARED"];
 
 /// Every command: as it is written, without arguments.
 pub fn commands() -> Vec<String> {

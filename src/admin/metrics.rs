@@ -132,7 +132,26 @@ pub fn gather(console: &Console) -> Vec<Family> {
         })
         .collect();
     families.extend(of_process(console));
+    families.push(errors(console));
     families
+}
+
+/// Errors by what they are; who had them is SHOW ERRORS' to say.
+fn errors(console: &Console) -> Family {
+    let mut counts: BTreeMap<(String, &str), u64> = BTreeMap::new();
+    for row in console.manager.parts().registry.errors.rows() {
+        *counts.entry((row.sqlstate, row.fault.word())).or_default() += row.count;
+    }
+    let sample = |((sqlstate, fault), count): ((String, &str), u64)| {
+        let labels = vec![("sqlstate", sqlstate), ("fault", fault.to_owned())];
+        (labels, number(count))
+    };
+    Family {
+        name: "pgferry_errors_total",
+        help: "Errors that clients were sent, by SQLSTATE and whose they are: the client's, the server's or the pooler's own.",
+        kind: Kind::Counter,
+        samples: counts.into_iter().map(sample).collect(),
+    }
 }
 
 /// The text of `docs/monitoring.md`, for the families that there are.

@@ -11,6 +11,7 @@ use crate::admin::{Console, Rights};
 use crate::config::Config;
 
 mod connections;
+mod errors;
 mod listeners;
 mod misc;
 mod named;
@@ -171,6 +172,14 @@ pub static SHOWS: &[Show] = &[
         pins::rows,
         "Clients that keep their servers outside of session pooling, why, and since when (`pin_policy`); not in PgBouncer. \
          `query` is the beginning of the text that last touched the session, which only administrators see."
+    ),
+    show!(
+        "errors",
+        errors::COLUMNS,
+        errors::rows,
+        "Errors that clients were sent, those of the last seconds first; not in PgBouncer. `fault` is whose they are: the `client`'s, \
+         the `server`'s or the `pooler`'s own, and `user` that of the server where PostgreSQL has sent them. `message` is the last text, \
+         which only administrators see. What is beyond 256 kinds is `(others)`, as are names of refused logins that nobody knows."
     ),
     show!(
         "listeners",

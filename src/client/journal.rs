@@ -7,9 +7,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use super::error::{Ending, Fault};
+use super::error::Ending;
 use super::{Context, Error};
 use crate::protocol::startup::Replication;
+use crate::stats::errors::{OTHERS, Seen};
 use crate::stats::registry::{ClientEntry, Peer};
 
 /// How the log calls a connection.
@@ -22,6 +23,8 @@ pub struct Conn {
     /// Ours, which stands for a Unix socket's.
     port: u16,
     since: tokio::time::Instant,
+    /// It has proved who it is.
+    is_known: bool,
 }
 
 impl Conn {
@@ -34,6 +37,7 @@ impl Conn {
             peer,
             port,
             since: tokio::time::Instant::now(),
+            is_known: false,
         }
     }
 
@@ -48,6 +52,7 @@ impl Conn {
             peer: client.peer,
             port,
             since: now.checked_sub(age).unwrap_or(now),
+            is_known: true,
         }
     }
 
@@ -113,18 +118,38 @@ impl Conn {
 
     /// An error that it is sent away with.
     fn error(&self, context: &Context, error: &Error) {
+        self.count(context, error);
         if !context.config.load().settings.log_pooler_errors {
             return;
         }
-        let fault = match error.fault() {
-            Fault::Client => "client",
-            Fault::Server => "server",
-            Fault::Pooler => "pooler",
-        };
+        let fault = error.fault().word();
         tracing::warn!(conn = %self, fault, "pooler error: {error}");
         if let Error::Protocol(detail) | Error::BrokenParse(detail) = error {
             tracing::debug!(conn = %self, "{detail}");
         }
+    }
+}
+
+impl Conn {
+    /// For SHOW ERRORS. Whoever is not let in may have made up its names, so they have to be known.
+    fn count(&self, context: &Context, error: &Error) {
+        let (mut database, mut user) = (self.database.as_ref(), self.user.as_ref());
+        if !self.is_known {
+            let config = context.config.load();
+            if !config.databases.contains_key(database) {
+                database = OTHERS;
+            }
+            if !config.secrets.contains_key(user) && !config.users.contains_key(user) {
+                user = OTHERS;
+            }
+        }
+        context.manager.parts().registry.errors.note(Seen {
+            sqlstate: error.sqlstate().as_bytes(),
+            fault: Some(error.fault()),
+            database,
+            user,
+            message: error.to_string().as_bytes(),
+        });
     }
 }
 

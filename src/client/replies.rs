@@ -282,12 +282,17 @@ impl Relay {
         out: &mut Outgoing<'_>,
     ) {
         linked.server.batch.release(out.insert());
+        let sqlstate = fields.and_then(ErrorFields::sqlstate);
+        let message = fields.and_then(ErrorFields::message);
+        linked
+            .entry
+            .count_error(sqlstate.unwrap_or_default(), message.unwrap_or_default());
         if let Some(Effect::Outdated) = linked.server.pipeline.current_effect() {
             return replan::put_outdated(out.insert());
         }
         match self.name_in(linked, frame.body()) {
             Some((ours, theirs)) => {
-                if fields.and_then(ErrorFields::sqlstate) == Some(NO_SUCH_STATEMENT) {
+                if sqlstate == Some(NO_SUCH_STATEMENT) {
                     // A function has dropped them: nothing else says so, and nothing tells which are left.
                     linked.server.statements.doubt_all();
                 }
