@@ -284,6 +284,8 @@ impl Relay {
         linked.server.batch.release(out.insert());
         let sqlstate = fields.and_then(ErrorFields::sqlstate);
         let message = fields.and_then(ErrorFields::message);
+        #[cfg(debug_assertions)]
+        panic_for_test(message);
         linked
             .entry
             .count_error(sqlstate.unwrap_or_default(), message.unwrap_or_default());
@@ -380,6 +382,16 @@ impl Relay {
         };
         Some((ours.to_vec(), theirs))
     }
+}
+
+/// Tests have to see what a bug costs others. (Only in builds for them.)
+#[cfg(debug_assertions)]
+#[allow(clippy::panic, reason = "it is what is asked for")]
+fn panic_for_test(message: Option<&[u8]>) {
+    assert!(
+        message != Some(b"pgferry shall panic"),
+        "a test has asked for it"
+    );
 }
 
 /// Messages that are looked into, and so must be there as a whole.

@@ -163,10 +163,11 @@ fn a_panic_ends_its_task_alone_and_drops_what_it_had() {
     struct Dropped(Arc<AtomicBool>);
     impl Drop for Dropped {
         fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
+            self.0.store(panics::is_unwound(), Ordering::Relaxed);
         }
     }
     on_worker(|worker| async move {
+        let counted = worker.clone();
         let is_dropped = Arc::new(AtomicBool::new(false));
         let had = Dropped(is_dropped.clone());
         worker.spawn(async move {
@@ -183,6 +184,8 @@ fn a_panic_ends_its_task_alone_and_drops_what_it_had() {
         });
         is_done.await.unwrap();
         assert!(is_dropped.load(Ordering::Relaxed));
+        assert!(!panics::is_unwound());
+        assert_eq!(counted.panics(), 1);
     });
 }
 
