@@ -130,6 +130,32 @@ impl Conn {
     }
 }
 
+/// Most lines about slow queries in a second.
+const SLOW_QUERIES: u32 = 10;
+
+/// A query took longer than `log_min_duration`: what it has waited for a server, and what it took there, in microseconds.
+#[cold]
+pub(super) fn slow_query(context: &Context, client: &ClientEntry, (waited, took): (u32, u64)) {
+    let registry = &context.manager.parts().registry;
+    let now = registry.now();
+    let Some(left_out) = registry.slow_queries.admit(now, SLOW_QUERIES) else {
+        return;
+    };
+    if left_out > 0 {
+        tracing::info!("{left_out} more slow queries are not in the log");
+    }
+    let conn = Conn::of(client, context.config.load().settings.listen_port, now);
+    let millis = |micros: u64| format!("{}.{:03} ms", micros / 1000, micros % 1000);
+    let waited = u64::from(waited);
+    tracing::info!(
+        conn = %conn,
+        "slow query: {} (waited for a server {}, ran {})",
+        millis(waited.saturating_add(took)),
+        millis(waited),
+        millis(took)
+    );
+}
+
 impl Conn {
     /// For SHOW ERRORS. Whoever is not let in may have made up its names, so they have to be known.
     fn count(&self, context: &Context, error: &Error) {

@@ -4,6 +4,7 @@
 //! Errors are rare beside queries, so one lock is enough. The table is bounded: names come from clients, and whoever can
 //! make up names must not make it grow.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::SystemTime;
 
@@ -126,7 +127,7 @@ impl Errors {
         let mut rows: Vec<Row> = kinds.rows.values().flatten().cloned().collect();
         rows.extend(kinds.others.values().cloned());
         drop(kinds);
-        rows.sort_by(|one, other| other.last.cmp(&one.last));
+        rows.sort_by_key(|row| Reverse(row.last));
         rows
     }
 }
@@ -221,9 +222,18 @@ mod tests {
         assert_eq!(rows.len(), MOST + 2);
         assert_eq!(rows.iter().map(|row| row.count).sum::<u64>(), 2000);
         let others: Vec<_> = rows.iter().filter(|row| row.user == OTHERS).collect();
-        assert!(others.iter().all(|row| row.sqlstate == OTHERS && row.count == 1000 - 128));
+        assert!(
+            others
+                .iter()
+                .all(|row| row.sqlstate == OTHERS && row.count == 1000 - 128)
+        );
         note(&errors, "42601", "5", b"known");
-        assert!(errors.rows().iter().any(|row| row.user == "5" && row.count == 2));
+        assert!(
+            errors
+                .rows()
+                .iter()
+                .any(|row| row.user == "5" && row.count == 2)
+        );
     }
 
     #[test]
@@ -234,6 +244,9 @@ mod tests {
         note(&errors, "", "joe", &[0xff, b'a']);
         let rows = errors.rows();
         assert_eq!(rows.len(), 1);
-        assert_eq!((rows[0].sqlstate.as_str(), rows[0].message.as_str()), ("?????", "a"));
+        assert_eq!(
+            (rows[0].sqlstate.as_str(), rows[0].message.as_str()),
+            ("?????", "a")
+        );
     }
 }

@@ -13,7 +13,7 @@ use dashmap::DashMap;
 use rand::Rng;
 use tokio::time::Instant;
 
-use super::{Apart, Errors, clock};
+use super::{Apart, Errors, Reloads, Throttle, clock};
 
 mod client;
 mod pins;
@@ -102,6 +102,10 @@ pub struct Registry {
     pins: DashMap<u64, Pin, ahash::RandomState>,
     /// Which errors there were.
     pub errors: Arc<Errors>,
+    /// What reloads have changed.
+    pub reloads: Reloads,
+    /// How many slow queries the log has.
+    pub slow_queries: Throttle,
 }
 
 impl Registry {

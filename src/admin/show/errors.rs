@@ -15,9 +15,7 @@ pub(super) static COLUMNS: &[Column<Row>] = &[
     text("user", |row| row.0.user.as_str().into()),
     int8("count", |row| row.0.count.into()),
     text("last", |row| moment(row.0.last).into()),
-    text("message", |row| {
-        row.1.then(|| row.0.message.clone()).into()
-    }),
+    text("message", |row| row.1.then(|| row.0.message.clone()).into()),
 ];
 
 pub(super) fn rows(view: &View<'_>) -> Vec<Row> {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use super::{CancelKey, Peer};
+use crate::protocol::startup::Replication;
 use crate::stats::Errors;
 use crate::stats::errors::Seen;
-use crate::protocol::startup::Replication;
 
 /// What a server is doing (SHOW SERVERS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
