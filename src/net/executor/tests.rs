@@ -163,7 +163,7 @@ fn a_panic_ends_its_task_alone_and_drops_what_it_had() {
     struct Dropped(Arc<AtomicBool>);
     impl Drop for Dropped {
         fn drop(&mut self) {
-            self.0.store(panics::is_unwound(), Ordering::Relaxed);
+            self.0.store(true, Ordering::Relaxed);
         }
     }
     on_worker(|worker| async move {
@@ -186,6 +186,33 @@ fn a_panic_ends_its_task_alone_and_drops_what_it_had() {
         assert!(is_dropped.load(Ordering::Relaxed));
         assert!(!panics::is_unwound());
         assert_eq!(counted.panics(), 1);
+    });
+}
+
+#[test]
+fn what_a_task_had_knows_that_it_has_panicked() {
+    struct Asks(Arc<AtomicBool>);
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            self.0.store(panics::is_unwound(), Ordering::Relaxed);
+        }
+    }
+    on_worker(|worker| async move {
+        let (after_panic, after_end) = (Arc::<AtomicBool>::default(), Arc::default());
+        let had = Asks(Arc::clone(&after_panic));
+        worker.spawn(poll_fn(move |_| {
+            let _had = &had;
+            panic!("one of the tasks");
+        }));
+        let had = Asks(Arc::clone(&after_end));
+        worker.spawn(poll_fn(move |_| {
+            let _had = &had;
+            Poll::Ready(())
+        }));
+        give_way().await;
+        give_way().await;
+        assert!(after_panic.load(Ordering::Relaxed));
+        assert!(!after_end.load(Ordering::Relaxed));
     });
 }
 
