@@ -66,7 +66,12 @@ const DIFFERENCES: &[(&str, &str)] = &[
 ];
 
 /// The commands that are ours.
-const OURS: &[&str] = &["SHOW PREPARED"];
+const OURS: &[&str] = &[
+    "SHOW ADVICE",
+    "SHOW ERRORS",
+    "SHOW PREPARED",
+    "SHOW RELOADS",
+];
 
 /// Every command: as it is written, without arguments.
 pub fn commands() -> Vec<String> {

@@ -132,7 +132,61 @@ pub fn gather(console: &Console) -> Vec<Family> {
         })
         .collect();
     families.extend(of_process(console));
+    families.push(errors(console));
+    families.extend(reloads(console));
+    families.push(panics(console));
     families
+}
+
+fn panics(console: &Console) -> Family {
+    Family {
+        name: "pgferry_panics_total",
+        help: "Tasks that have met with a bug and ended, with their clients alone.",
+        kind: Kind::Counter,
+        samples: vec![(
+            Labels::new(),
+            number(console.manager.parts().workers.panics()),
+        )],
+    }
+}
+
+fn reloads(console: &Console) -> [Family; 2] {
+    let reloads = &console.manager.parts().registry.reloads;
+    let (done, rejected) = reloads.counts();
+    let sample =
+        |(result, count): (&str, u64)| (vec![("result", result.to_owned())], number(count));
+    [
+        Family {
+            name: "pgferry_config_reloads_total",
+            help: "Reloads of the configuration, by what came of them: ok or rejected.",
+            kind: Kind::Counter,
+            samples: [("ok", done), ("rejected", rejected)].map(sample).to_vec(),
+        },
+        single(
+            "pgferry_config_last_reload_success",
+            "Whether the latest reload was taken; 1 also if there was none.",
+            Kind::Gauge,
+            f64::from(u8::from(reloads.is_latest_done())),
+        ),
+    ]
+}
+
+/// Errors by what they are; who had them is SHOW ERRORS' to say.
+fn errors(console: &Console) -> Family {
+    let mut counts: BTreeMap<(String, &str), u64> = BTreeMap::new();
+    for row in console.manager.parts().registry.errors.rows() {
+        *counts.entry((row.sqlstate, row.fault.word())).or_default() += row.count;
+    }
+    let sample = |((sqlstate, fault), count): ((String, &str), u64)| {
+        let labels = vec![("sqlstate", sqlstate), ("fault", fault.to_owned())];
+        (labels, number(count))
+    };
+    Family {
+        name: "pgferry_errors_total",
+        help: "Errors that clients were sent, by SQLSTATE and whose they are: the client's, the server's or the pooler's own.",
+        kind: Kind::Counter,
+        samples: counts.into_iter().map(sample).collect(),
+    }
 }
 
 /// The text of `docs/monitoring.md`, for the families that there are.
@@ -271,6 +325,11 @@ struct Usage {
     cpu: f64,
     memory: u64,
     max_files: u64,
+}
+
+/// How many files the process may open; 0: the kernel does not say.
+pub(super) fn max_files() -> u64 {
+    usage().max_files
 }
 
 /// What the kernel says of us; zeros where it says nothing.

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+pub mod advice;
 pub mod averages;
 pub mod comparison;
 mod control;

@@ -10,13 +10,16 @@ use crate::admin::value::{Cell, Heading, Type};
 use crate::admin::{Console, Rights};
 use crate::config::Config;
 
+mod advice;
 mod connections;
+mod errors;
 mod listeners;
 mod misc;
 mod named;
 mod network;
 mod pins;
 mod pools;
+mod reloads;
 mod stats;
 
 /// One thing that can be shown.
@@ -171,6 +174,28 @@ pub static SHOWS: &[Show] = &[
         pins::rows,
         "Clients that keep their servers outside of session pooling, why, and since when (`pin_policy`); not in PgBouncer. \
          `query` is the beginning of the text that last touched the session, which only administrators see."
+    ),
+    show!(
+        "errors",
+        errors::COLUMNS,
+        errors::rows,
+        "Errors that clients were sent, those of the last seconds first; not in PgBouncer. `fault` is whose they are: the `client`'s, \
+         the `server`'s or the `pooler`'s own, and `user` that of the server where PostgreSQL has sent them. `message` is the last text, \
+         which only administrators see. What is beyond 256 kinds is `(others)`, as are names of refused logins that nobody knows."
+    ),
+    show!(
+        "reloads",
+        reloads::COLUMNS,
+        reloads::rows,
+        "The last 20 reloads of the configuration, the latest first: what has changed and holds, what waits for a restart, and why a file \
+         was `rejected`, which changes nothing; not in PgBouncer. `error` is for administrators."
+    ),
+    show!(
+        "advice",
+        advice::COLUMNS,
+        advice::rows,
+        "Settings that do not fit what happens: clients that wait for minutes, limits that are nearly reached, too few prepared statements, \
+         too many connections for PostgreSQL, a rejected reload. The log has it, too; not in PgBouncer."
     ),
     show!(
         "listeners",

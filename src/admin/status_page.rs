@@ -12,7 +12,7 @@ use crate::stats::histogram::Distribution;
 const HEAD: &str = include_str!("status_page.html");
 
 /// The tables of SHOW that are on it.
-const TABLES: [&str; 3] = ["pools", "pins", "stats"];
+const TABLES: [&str; 5] = ["advice", "pools", "pins", "errors", "stats"];
 
 /// The whole page.
 pub fn html(console: &Console) -> String {

@@ -36,6 +36,10 @@ const UNSEEN: [Touches; 2] = [Touches::LIBRARY, Touches::UNKNOWN_NAME];
 
 /// What one client has made of its session. Most have nothing of the kind.
 #[derive(Debug, Default)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent conditions, each with its own life"
+)]
 pub struct Belongings {
     /// Its settings; `None`: as a session begins.
     overlay: Option<Overlay>,

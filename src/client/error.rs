@@ -13,17 +13,7 @@ use crate::protocol::backend::{self, ErrorMessage};
 use crate::protocol::sqlstate;
 use crate::server::trial::Refusal;
 use crate::sql::touches::Touches;
-
-/// Who is at fault: decides the level of the log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// The client sent what it should not have, or went away.
-    Client,
-    /// PostgreSQL failed or refused.
-    Server,
-    /// A limit or a decision of the pooler.
-    Pooler,
-}
+use crate::stats::Fault;
 
 /// Why a client is sent away.
 #[derive(Debug, thiserror::Error)]

@@ -7,9 +7,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use super::error::{Ending, Fault};
+use super::error::Ending;
 use super::{Context, Error};
 use crate::protocol::startup::Replication;
+use crate::stats::errors::{OTHERS, Seen};
 use crate::stats::registry::{ClientEntry, Peer};
 
 /// How the log calls a connection.
@@ -22,6 +23,8 @@ pub struct Conn {
     /// Ours, which stands for a Unix socket's.
     port: u16,
     since: tokio::time::Instant,
+    /// It has proved who it is.
+    is_known: bool,
 }
 
 impl Conn {
@@ -34,6 +37,7 @@ impl Conn {
             peer,
             port,
             since: tokio::time::Instant::now(),
+            is_known: false,
         }
     }
 
@@ -48,6 +52,7 @@ impl Conn {
             peer: client.peer,
             port,
             since: now.checked_sub(age).unwrap_or(now),
+            is_known: true,
         }
     }
 
@@ -113,18 +118,64 @@ impl Conn {
 
     /// An error that it is sent away with.
     fn error(&self, context: &Context, error: &Error) {
+        self.count(context, error);
         if !context.config.load().settings.log_pooler_errors {
             return;
         }
-        let fault = match error.fault() {
-            Fault::Client => "client",
-            Fault::Server => "server",
-            Fault::Pooler => "pooler",
-        };
+        let fault = error.fault().word();
         tracing::warn!(conn = %self, fault, "pooler error: {error}");
         if let Error::Protocol(detail) | Error::BrokenParse(detail) = error {
             tracing::debug!(conn = %self, "{detail}");
         }
+    }
+}
+
+/// Most lines about slow queries in a second.
+const SLOW_QUERIES: u32 = 10;
+
+/// A query took longer than `log_min_duration`: what it has waited for a server, and what it took there, in microseconds.
+#[cold]
+pub(super) fn slow_query(context: &Context, client: &ClientEntry, (waited, took): (u32, u64)) {
+    let registry = &context.manager.parts().registry;
+    let now = registry.now();
+    let Some(left_out) = registry.slow_queries.admit(now, SLOW_QUERIES) else {
+        return;
+    };
+    if left_out > 0 {
+        tracing::info!("{left_out} more slow queries are not in the log");
+    }
+    let conn = Conn::of(client, context.config.load().settings.listen_port, now);
+    let millis = |micros: u64| format!("{}.{:03} ms", micros / 1000, micros % 1000);
+    let waited = u64::from(waited);
+    tracing::info!(
+        conn = %conn,
+        "slow query: {} (waited for a server {}, ran {})",
+        millis(waited.saturating_add(took)),
+        millis(waited),
+        millis(took)
+    );
+}
+
+impl Conn {
+    /// For SHOW ERRORS. Whoever is not let in may have made up its names, so they have to be known.
+    fn count(&self, context: &Context, error: &Error) {
+        let (mut database, mut user) = (self.database.as_ref(), self.user.as_ref());
+        if !self.is_known {
+            let config = context.config.load();
+            if !config.databases.contains_key(database) {
+                database = OTHERS;
+            }
+            if !config.secrets.contains_key(user) && !config.users.contains_key(user) {
+                user = OTHERS;
+            }
+        }
+        context.manager.parts().registry.errors.note(Seen {
+            sqlstate: error.sqlstate().as_bytes(),
+            fault: Some(error.fault()),
+            database,
+            user,
+            message: error.to_string().as_bytes(),
+        });
     }
 }
 

@@ -18,6 +18,7 @@ use super::relay::Relay;
 use super::replication::Replica;
 use super::session::{FAREWELL, Parts, Session, State, Way};
 use super::{Context, Error, cancel, reading};
+use crate::net::executor::panics::is_unwound;
 use crate::net::{Accepted, ClientCount, Connection, Workers};
 use crate::pool::peers::sign;
 use crate::pool::{Admission, Greeting, LoginSettings, Pool, WaitError};
@@ -242,6 +243,20 @@ impl Resident {
                     workers.spawn_on(worker, Self::new(session, count, admission));
                 }
             }
+        }
+    }
+}
+
+/// A client that is dropped where it stands: the process ends, or there was a bug of ours. What it has goes with it (its server is
+/// closed); but a place in a queue has to be given up, or somebody would give it a server.
+impl Drop for Resident {
+    fn drop(&mut self) {
+        let (Stay::Here(session) | Stay::Arriving(session)) = &self.stay else {
+            return;
+        };
+        if is_unwound() {
+            session.leave_queue();
+            tracing::error!(conn = %conn_of(session), "closing because: internal error");
         }
     }
 }

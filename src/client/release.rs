@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::channels::{self, Settled};
 use super::error::Ending;
 use super::session::{Session, State, Step};
-use super::{Error, prepare};
+use super::{Error, journal, prepare};
 use crate::config::{PinPolicy, PoolMode};
 use crate::pool::Pooled;
 use crate::protocol::backend::TxStatus;
@@ -49,6 +49,10 @@ impl Session {
                 let elapsed = now.saturating_sub(self.query_began);
                 counters.query_time.add(elapsed);
                 counters.times().query.add(elapsed);
+                let waited = std::mem::take(&mut self.waited);
+                if elapsed.saturating_add(waited.into()) >= self.relay.settings.slow_after {
+                    journal::slow_query(&self.context, &self.entry, (waited, elapsed));
+                }
             }
             if status == TxStatus::Idle && self.transaction_began > 0 {
                 let elapsed = now.saturating_sub(self.transaction_began);

@@ -282,12 +282,19 @@ impl Relay {
         out: &mut Outgoing<'_>,
     ) {
         linked.server.batch.release(out.insert());
+        let sqlstate = fields.and_then(ErrorFields::sqlstate);
+        let message = fields.and_then(ErrorFields::message);
+        #[cfg(debug_assertions)]
+        panic_for_test(message);
+        linked
+            .entry
+            .count_error(sqlstate.unwrap_or_default(), message.unwrap_or_default());
         if let Some(Effect::Outdated) = linked.server.pipeline.current_effect() {
             return replan::put_outdated(out.insert());
         }
         match self.name_in(linked, frame.body()) {
             Some((ours, theirs)) => {
-                if fields.and_then(ErrorFields::sqlstate) == Some(NO_SUCH_STATEMENT) {
+                if sqlstate == Some(NO_SUCH_STATEMENT) {
                     // A function has dropped them: nothing else says so, and nothing tells which are left.
                     linked.server.statements.doubt_all();
                 }
@@ -375,6 +382,16 @@ impl Relay {
         };
         Some((ours.to_vec(), theirs))
     }
+}
+
+/// Tests have to see what a bug costs others. (Only in builds for them.)
+#[cfg(debug_assertions)]
+#[allow(clippy::panic, reason = "it is what is asked for")]
+fn panic_for_test(message: Option<&[u8]>) {
+    assert!(
+        message != Some(b"pgferry shall panic"),
+        "a test has asked for it"
+    );
 }
 
 /// Messages that are looked into, and so must be there as a whole.

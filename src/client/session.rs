@@ -88,6 +88,8 @@ pub struct Session {
     /// The query that runs began at this time; 0: none does.
     pub(super) query_began: u64,
     pub(super) transaction_began: u64,
+    /// What the query that runs has waited for a server before, microseconds; an hour or more is as much as that.
+    pub(super) waited: u32,
     /// It is to move to its [goal](ClientEntry::goal) as soon as it has no server.
     pub(super) moves: bool,
 }
@@ -130,6 +132,7 @@ impl Session {
             state: State::Idle,
             query_began: 0,
             transaction_began: 0,
+            waited: 0,
             moves: false,
         }
     }
@@ -405,6 +408,7 @@ impl Session {
                 if let Some(counters) = self.pool.counters(self.home.worker()) {
                     let queued = self.entry.request_time();
                     let waited = now.saturating_sub(queued);
+                    self.waited = u32::try_from(waited).unwrap_or(u32::MAX);
                     counters.wait_time.add(waited);
                     counters.times().wait.add(waited);
                 }

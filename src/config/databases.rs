@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::error::Problem;
-use crate::config::kind::{LoadBalance, PinPolicy, PoolMode, Value, quoted, signed_int};
+use crate::config::kind::{
+    LoadBalance, MillisOrNever, PinPolicy, PoolMode, Value, quoted, signed_int,
+};
 use crate::config::users::{ByUser, SecretText};
 
 /// Longest database name, PostgreSQL's `NAMEDATALEN` - 1.
@@ -101,6 +103,8 @@ pub struct Database {
     pub pin_policy: Option<PinPolicy>,
     /// Prepared statements kept on each server; 0: passed through (TOML only).
     pub max_prepared_statements: Option<usize>,
+    /// How long a query takes that is logged (`log_min_duration`).
+    pub log_min_duration: Option<MillisOrNever>,
     /// Uses after which an unnamed statement is prepared (`prepare_unnamed_after`); 0: never.
     pub prepare_unnamed_after: Option<usize>,
     /// Run on each new server before its first use; its errors are logged and ignored.
@@ -166,6 +170,7 @@ impl Database {
             pool_mode: None,
             pin_policy: None,
             max_prepared_statements: None,
+            log_min_duration: None,
             prepare_unnamed_after: None,
             connect_query: None,
             client_encoding: None,
@@ -226,6 +231,7 @@ pub(crate) const KEYS: &[&str] = &[
     "query_wait_timeout",
     "pool_mode",
     "pin_policy",
+    "log_min_duration",
     "prepare_unnamed_after",
     "load_balance_hosts",
     "connect_query",
@@ -295,6 +301,7 @@ pub(crate) fn set(database: &mut Database, key: &str, value: String) -> Result<(
         "query_wait_timeout" => database.query_wait_timeout = whole_seconds(key, &value)?,
         "pool_mode" => database.pool_mode = Some(typed(key, &value)?),
         "pin_policy" => database.pin_policy = Some(typed(key, &value)?),
+        "log_min_duration" => database.log_min_duration = Some(typed(key, &value)?),
         "prepare_unnamed_after" => database.prepare_unnamed_after = count(key, &value)?,
         "load_balance_hosts" => database.load_balance_hosts = typed(key, &value)?,
         "connect_query" => database.connect_query = Some(value),

@@ -48,6 +48,16 @@ pub enum DatabaseEffect {
     SizesChanged,
 }
 
+impl Change {
+    /// Does the new value have to wait for a restart?
+    pub fn needs_restart(&self) -> bool {
+        match self {
+            Self::Setting { reload, .. } => *reload == Reload::Restart,
+            Self::Database { .. } | Self::User { .. } | Self::Secrets | Self::Rules => false,
+        }
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -28,6 +28,8 @@ pub enum Kind {
     Seconds,
     /// Whole milliseconds.
     Millis,
+    /// The same, or -1 for never.
+    MillisOrNever,
     /// Text, verbatim.
     Text,
     /// Words separated by commas or blanks.
@@ -51,6 +53,7 @@ impl Kind {
             Self::Bool01 => bool::parse(text).map(|value| value.print()),
             Self::Seconds => seconds(text).map(print_seconds),
             Self::Millis => millis(text).map(|value| value.as_millis().to_string()),
+            Self::MillisOrNever => MillisOrNever::parse(text).map(|value| value.print()),
             Self::Text => Ok(text.to_owned()),
             Self::List => Vec::parse(text).map(|value: Vec<String>| value.print()),
             Self::Enum(words) => word(text, words).map(str::to_owned),
@@ -68,6 +71,7 @@ impl Kind {
             Self::Bool01 => "0 or 1".to_owned(),
             Self::Seconds => "seconds".to_owned(),
             Self::Millis => "milliseconds".to_owned(),
+            Self::MillisOrNever => "milliseconds, or -1".to_owned(),
             Self::Text => "text".to_owned(),
             Self::List => "list".to_owned(),
             Self::Enum(words) => words.join(", "),
@@ -316,6 +320,29 @@ impl Value for Millis {
 
     fn print(&self) -> String {
         self.0.as_millis().to_string()
+    }
+}
+
+/// A time in whole milliseconds after which something is done; -1: never.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MillisOrNever(pub Option<Duration>);
+
+impl Value for MillisOrNever {
+    fn parse(text: &str) -> Result<Self, Fault> {
+        if int(text) == Some(-1) {
+            return Ok(Self(None));
+        }
+        match millis(text) {
+            Ok(time) => Ok(Self(Some(time))),
+            Err(_) => Fault::expected("whole milliseconds, or -1 for never"),
+        }
+    }
+
+    fn print(&self) -> String {
+        match self.0 {
+            Some(time) => time.as_millis().to_string(),
+            None => "-1".to_owned(),
+        }
     }
 }
 

@@ -37,8 +37,8 @@ pub use databases::{Database, Host, PoolUser};
 pub use diff::{Change, DatabaseEffect};
 pub use error::{Error, Place, Problem};
 pub use kind::{
-    AuthType, ByteSize, Facility, FollowSequences, LoadBalance, Millis, Mode, PeerId, PinPolicy,
-    PoolMode, SslMode, UnnamedTexts,
+    AuthType, ByteSize, Facility, FollowSequences, LoadBalance, Millis, MillisOrNever, Mode,
+    PeerId, PinPolicy, PoolMode, SslMode, UnnamedTexts,
 };
 pub use peers::Peer;
 pub use settings::{Applied, Reload, Setting, Settings, Support};

@@ -170,6 +170,12 @@ impl Config {
             .unwrap_or(self.settings.max_prepared_statements)
     }
 
+    /// How long a query takes that is logged; `None`: none is.
+    pub fn log_min_duration(&self, database: &Database) -> Option<Duration> {
+        let own = database.log_min_duration;
+        own.unwrap_or(self.settings.log_min_duration).0
+    }
+
     /// Uses after which an unnamed statement is prepared; 0: never.
     pub fn prepare_unnamed_after(&self, database: &Database) -> usize {
         database

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::config::error::Problem;
 use crate::config::kind::{
-    AuthType, ByteSize, Facility, Fault, FollowSequences, Kind, Millis, Mode, PeerId, PinPolicy,
-    PoolMode, SslMode, UnnamedTexts, Value,
+    AuthType, ByteSize, Facility, Fault, FollowSequences, Kind, Millis, MillisOrNever, Mode,
+    PeerId, PinPolicy, PoolMode, SslMode, UnnamedTexts, Value,
 };
 use crate::config::ldap;
 
@@ -258,6 +258,8 @@ settings! {
                 "Log why each connection was closed.";
             log_pooler_errors: bool = Some("1"), Kind::Bool01, Live,
                 "Log the errors that the pooler itself sends to clients.";
+            log_min_duration: MillisOrNever = Some("-1"), Kind::MillisOrNever, Live,
+                "Log queries that took so many milliseconds or more, with what they waited for a server and what they took on it, and without their text; at most ten lines a second. -1: none. Also per database. Not in PgBouncer.";
             log_stats: bool = Some("1"), Kind::Bool01, Live,
                 "Log one line of statistics per `stats_period`.";
             stats_period: Duration = Some("60"), Kind::Seconds, Live,

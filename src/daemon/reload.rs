@@ -11,9 +11,10 @@ use super::shutdown::Request;
 use super::syslog::Filing;
 use super::systemd::{self, State};
 use crate::client::Context;
-use crate::config::{Applied, Change, Config, ConfigHandle, Reload};
+use crate::config::{Applied, Change, Config, ConfigHandle};
 use crate::net::tls::Setup;
 use crate::pool::Manager;
+use crate::stats::reloads::Outcome;
 
 /// What the command line said that outlives a reload.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,6 +30,24 @@ const LOGIN: [&str; 4] = [
     "auth_ident_file",
     "auth_ldap_options",
 ];
+
+/// What SHOW RELOADS says of these.
+fn outcome(changes: &[Change]) -> Outcome {
+    let (waiting, applied): (Vec<&Change>, Vec<&Change>) =
+        changes.iter().partition(|change| change.needs_restart());
+    let list = |changes: Vec<&Change>| {
+        let words: Vec<String> = changes.into_iter().map(ToString::to_string).collect();
+        words.join(", ")
+    };
+    let names = waiting.into_iter().map(|change| match change {
+        Change::Setting { name, .. } => (*name).to_owned(),
+        other => other.to_string(),
+    });
+    Outcome::Done {
+        applied: list(applied),
+        needs_restart: names.collect::<Vec<_>>().join(", "),
+    }
+}
 
 /// Applies configurations.
 #[derive(Debug)]
@@ -65,9 +84,13 @@ impl Reloader {
         let _running = self.running.lock();
         self.tell(State::Reloading);
         let result = self.read_again();
+        self.manager.parts().registry.reloads.note(match &result {
+            Ok(changes) => outcome(changes),
+            Err(error) => Outcome::Rejected(error.clone()),
+        });
         // It is over, also if the file is bad.
         self.tell(State::Ready);
-        result
+        result.map(|_| ())
     }
 
     /// Tells those who accept what `tcp_defer_accept` says, now and after each change.
@@ -82,7 +105,7 @@ impl Reloader {
         }
     }
 
-    fn read_again(&self) -> Result<(), String> {
+    fn read_again(&self) -> Result<Vec<Change>, String> {
         let current = self.config.load();
         let (config, changes) = match current.reload() {
             Ok(read) => read,
@@ -104,7 +127,7 @@ impl Reloader {
             tracing::warn!("{warning}");
         }
         self.apply(config, Some(tls), &changes);
-        Ok(())
+        Ok(changes)
     }
 
     /// The console's SET: what a line in the file would do, until the next reload.
@@ -150,12 +173,10 @@ impl Reloader {
 
     fn apply(&self, config: Config, tls: Option<Setup>, changes: &[Change]) {
         for change in changes {
-            match change {
-                Change::Setting {
-                    reload: Reload::Restart,
-                    ..
-                } => tracing::warn!("reload: {change}"),
-                _ => tracing::info!("reload: {change}"),
+            if change.needs_restart() {
+                tracing::warn!("reload: {change}");
+            } else {
+                tracing::info!("reload: {change}");
             }
         }
         self.set_log(&config);

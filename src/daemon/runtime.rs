@@ -10,6 +10,7 @@ use nix::unistd::{Pid, gettid};
 use tokio::runtime::{Builder, Runtime as Tokio};
 use tokio_util::sync::CancellationToken;
 
+use crate::net::executor::panics;
 use crate::net::{Worker, Workers, batch};
 use crate::stats::clock;
 
@@ -32,6 +33,7 @@ impl Runtime {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             count => count,
         };
+        panics::note_places();
         let stop = CancellationToken::new();
         let control = Builder::new_current_thread().enable_all().build()?;
         let (mut workers, mut threads, mut joins) = (Vec::new(), Vec::new(), Vec::new());

@@ -21,6 +21,7 @@ use super::signals::{self, Signals};
 use super::syslog::Filing;
 use super::systemd::{self, State};
 use super::{Error, privileges};
+use crate::admin::advice::{Adviser, expected_descriptors};
 use crate::admin::{Averages, Console, Control, Shutdown, http};
 use crate::client::{Context, timeouts};
 use crate::config::{Config, ConfigHandle};
@@ -140,19 +141,6 @@ fn run(args: &Args, config: Config, tls: Setup) -> Result<(), Error> {
     serve(args, (config, tls), log, (listeners, http))
 }
 
-/// Clients and servers at their limits, and a few files of our own.
-fn expected_descriptors(config: &Config) -> usize {
-    let settings = &config.settings;
-    let servers: usize = config
-        .databases
-        .values()
-        .map(|database| {
-            database.pool_size.unwrap_or(settings.default_pool_size) + settings.reserve_pool_size
-        })
-        .sum();
-    settings.max_client_conn + servers + 32
-}
-
 fn listen_options(config: &Config) -> ListenOptions {
     let settings = &config.settings;
     ListenOptions {
@@ -206,7 +194,7 @@ fn serve(
     };
     let console = Arc::new(console);
     let reception = Reception::new(context.clone(), console.clone(), reloader.defers_accept());
-    let threads = runtime.threads.clone();
+    let (threads, advised) = (runtime.threads.clone(), console.clone());
     runtime.run(async move {
         let signals = Signals::listen().map_err(|source| Error::Runtime { source })?;
         let acceptors =
@@ -225,7 +213,7 @@ fn serve(
             () = signals.obey(&reloader, &shutdown, &manager) => {}
             () = run_janitor(manager.clone()) => {}
             () = sweep_clients(&context) => {}
-            () = tick_averages(&averages, &manager) => {}
+            () = tick_averages(&averages, &advised) => {}
             () = balance::run(&manager, &threads) => {}
             () = watchdog => {}
             () = serve_pages(http, console) => {}
@@ -255,8 +243,10 @@ async fn sweep_clients(context: &Context) {
     }
 }
 
-/// The averages of SHOW STATS, and the statistics line in the log.
-async fn tick_averages(averages: &Averages, manager: &Manager) {
+/// The averages of SHOW STATS, and the statistics line and advice in the log.
+async fn tick_averages(averages: &Averages, console: &Console) {
+    let manager = &console.manager;
+    let mut adviser = Adviser::default();
     loop {
         let period = manager.parts().config.load().settings.stats_period;
         tokio::time::sleep(period.max(Duration::from_secs(1))).await;
@@ -265,6 +255,7 @@ async fn tick_averages(averages: &Averages, manager: &Manager) {
         if manager.parts().config.load().settings.log_stats {
             tracing::info!("{line}");
         }
+        adviser.log(console);
     }
 }
 

@@ -15,13 +15,14 @@
 //! after, it is polled. And none from another thread, because who leaves a note says so (`CALLED`) when it is there, and
 //! the worker says that it sleeps (`ASLEEP`) only if nobody has said anything since it last read them.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -57,6 +58,8 @@ struct Shared {
     /// `None`: it has ended.
     notes: Mutex<Option<Vec<Note>>>,
     bell: EventFd,
+    /// How many of its tasks have panicked.
+    panics: AtomicU64,
     /// Its tasks run there.
     #[cfg(test)]
     host: Option<tokio::runtime::Handle>,
@@ -197,6 +200,7 @@ impl Worker {
             attention: AtomicU8::new(AWAKE),
             notes: Mutex::new(Some(Vec::new())),
             bell,
+            panics: AtomicU64::new(0),
             #[cfg(test)]
             host: None,
         })))
@@ -205,6 +209,11 @@ impl Worker {
     /// Its sockets.
     pub fn reactor(&self) -> &Arc<Reactor> {
         &self.0.reactor
+    }
+
+    /// How many of its tasks have panicked.
+    pub fn panics(&self) -> u64 {
+        self.0.panics.load(Ordering::Relaxed)
     }
 
     /// Starts a task. If it panics it ends, and nothing else does. On a worker that has ended it is dropped.
@@ -395,11 +404,24 @@ impl<'a> Tasks<'a> {
         LEFT.set(SHARE);
         let mut context = Context::from_waker(waker);
         let polled = catch_unwind(AssertUnwindSafe(|| job.as_mut().poll(&mut context)));
-        if !matches!(polled, Ok(Poll::Pending)) {
-            // (A panic was reported when it was raised.)
-            place.take().into_iter().for_each(Entry::end);
-            self.free.push(number);
+        if let Ok(Poll::Pending) = polled {
+            return;
         }
+        let ended = place.take();
+        match polled {
+            Ok(_) => ended.into_iter().for_each(Entry::end),
+            Err(panic) => self.panicked(&*panic, ended),
+        }
+        self.free.push(number);
+    }
+
+    /// A task has panicked: a bug, which costs nobody but the task what it has.
+    #[cold]
+    fn panicked(&self, panic: &(dyn Any + Send), ended: Option<Entry>) {
+        self.worker.0.panics.fetch_add(1, Ordering::Relaxed);
+        panics::report(panic);
+        let _unwound = panics::Unwound::begin();
+        ended.into_iter().for_each(Entry::end);
     }
 }
 
@@ -408,7 +430,7 @@ impl Entry {
     fn end(self) {
         self.task.is_woken.store(true, Ordering::Release);
         let job = self.job;
-        // (As above: reported already.)
+        // (It was reported when it was raised.)
         let _ = catch_unwind(AssertUnwindSafe(move || drop(job)));
     }
 }
@@ -431,6 +453,8 @@ impl Drop for Tasks<'_> {
         drop(due);
     }
 }
+
+pub mod panics;
 
 #[cfg(test)]
 mod guest;

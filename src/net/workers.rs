@@ -44,6 +44,11 @@ impl Workers {
         self.shared.workers.len()
     }
 
+    /// How many tasks have panicked, on all of them.
+    pub fn panics(&self) -> u64 {
+        self.shared.workers.iter().map(Worker::panics).sum()
+    }
+
     /// How many are in use: those before this number.
     #[inline]
     pub fn in_use(&self) -> usize {

@@ -85,6 +85,8 @@ pub struct PoolSettings {
     pub idle_transaction_timeout: u64,
     /// `transaction_timeout`, microseconds.
     pub transaction_timeout: u64,
+    /// `log_min_duration`, microseconds; as long as can be: never.
+    pub slow_after: u64,
 }
 
 impl PoolSettings {
@@ -163,6 +165,7 @@ impl PoolSettings {
             query_timeout: micros(config.query_timeout(database, user)),
             idle_transaction_timeout: micros(config.idle_transaction_timeout(user)),
             transaction_timeout: micros(config.transaction_timeout(user)),
+            slow_after: config.log_min_duration(database).map_or(u64::MAX, micros),
         }
     }
 

@@ -4,10 +4,16 @@
 mod apart;
 pub mod clock;
 pub mod counters;
+pub mod errors;
 pub mod exposition;
 pub mod histogram;
 pub mod registry;
+pub mod reloads;
+mod throttle;
 
 pub use apart::Apart;
 pub use counters::{Counters, Totals};
+pub use errors::{Errors, Fault};
 pub use registry::{ClientEntry, Order, Phase, Registry, ServerEntry, ServerState};
+pub use reloads::Reloads;
+pub use throttle::Throttle;

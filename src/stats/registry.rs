@@ -13,7 +13,7 @@ use dashmap::DashMap;
 use rand::Rng;
 use tokio::time::Instant;
 
-use super::{Apart, clock};
+use super::{Apart, Errors, Reloads, Throttle, clock};
 
 mod client;
 mod pins;
@@ -100,6 +100,12 @@ pub struct Registry {
     by_cancel_key: DashMap<(i32, [u8; 2]), u64, ahash::RandomState>,
     servers: DashMap<u64, Arc<ServerEntry>, ahash::RandomState>,
     pins: DashMap<u64, Pin, ahash::RandomState>,
+    /// Which errors there were.
+    pub errors: Arc<Errors>,
+    /// What reloads have changed.
+    pub reloads: Reloads,
+    /// How many slow queries the log has.
+    pub slow_queries: Throttle,
 }
 
 impl Registry {
@@ -154,7 +160,8 @@ impl Registry {
     }
 
     /// Enters a server; it leaves when the guard is dropped.
-    pub fn enter_server(self: &Arc<Self>, entry: ServerEntry) -> ServerGuard {
+    pub fn enter_server(self: &Arc<Self>, mut entry: ServerEntry) -> ServerGuard {
+        entry.errors = self.errors.clone();
         let entry = Arc::new(entry);
         self.servers.insert(entry.id, entry.clone());
         ServerGuard {

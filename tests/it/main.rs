@@ -40,6 +40,7 @@ mod functions;
 mod hba;
 mod hosts;
 mod http;
+mod inside;
 mod large;
 mod ldap;
 mod lifetime;

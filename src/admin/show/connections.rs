@@ -172,7 +172,7 @@ const fn shared() -> [Column<Row>; 21] {
 }
 
 /// `2026-11-21 09:06:06 UTC`, in local time.
-fn moment(at: SystemTime) -> String {
+pub(super) fn moment(at: SystemTime) -> String {
     let zoned = jiff::Zoned::try_from(at);
     zoned
         .map(|zoned| zoned.strftime("%Y-%m-%d %H:%M:%S %Z").to_string())

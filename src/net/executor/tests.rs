@@ -167,6 +167,7 @@ fn a_panic_ends_its_task_alone_and_drops_what_it_had() {
         }
     }
     on_worker(|worker| async move {
+        let counted = worker.clone();
         let is_dropped = Arc::new(AtomicBool::new(false));
         let had = Dropped(is_dropped.clone());
         worker.spawn(async move {
@@ -183,6 +184,35 @@ fn a_panic_ends_its_task_alone_and_drops_what_it_had() {
         });
         is_done.await.unwrap();
         assert!(is_dropped.load(Ordering::Relaxed));
+        assert!(!panics::is_unwound());
+        assert_eq!(counted.panics(), 1);
+    });
+}
+
+#[test]
+fn what_a_task_had_knows_that_it_has_panicked() {
+    struct Asks(Arc<AtomicBool>);
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            self.0.store(panics::is_unwound(), Ordering::Relaxed);
+        }
+    }
+    on_worker(|worker| async move {
+        let (after_panic, after_end) = (Arc::<AtomicBool>::default(), Arc::default());
+        let had = Asks(Arc::clone(&after_panic));
+        worker.spawn(poll_fn(move |_| {
+            let _had = &had;
+            panic!("one of the tasks");
+        }));
+        let had = Asks(Arc::clone(&after_end));
+        worker.spawn(poll_fn(move |_| {
+            let _had = &had;
+            Poll::Ready(())
+        }));
+        give_way().await;
+        give_way().await;
+        assert!(after_panic.load(Ordering::Relaxed));
+        assert!(!after_end.load(Ordering::Relaxed));
     });
 }
 

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use super::{CancelKey, Peer};
 use crate::protocol::startup::Replication;
+use crate::stats::Errors;
+use crate::stats::errors::Seen;
 
 /// What a server is doing (SHOW SERVERS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +66,8 @@ pub struct ServerEntry {
     pub prepare_cache_misses: AtomicU64,
     /// It goes when it is released.
     pub close_needed: AtomicBool,
+    /// Where errors that it sends are counted; in the live list, with everybody's.
+    pub(super) errors: Arc<Errors>,
     state: AtomicU8,
     request_time: AtomicU64,
     client: AtomicU64,
@@ -117,6 +121,7 @@ impl ServerEntry {
             prepare_cache_hits: AtomicU64::new(0),
             prepare_cache_misses: AtomicU64::new(0),
             close_needed: AtomicBool::new(false),
+            errors: Arc::default(),
             state: AtomicU8::new(ServerState::Idle as u8),
             request_time: AtomicU64::new(new.connected),
             client: AtomicU64::new(0),
@@ -156,6 +161,17 @@ impl ServerEntry {
             &self.prepare_cache_misses
         };
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// It has sent an error that its client gets: SQLSTATE and primary message.
+    pub fn count_error(&self, sqlstate: &[u8], message: &[u8]) {
+        self.errors.note(Seen {
+            sqlstate,
+            fault: None,
+            database: &self.database,
+            user: &self.user,
+            message,
+        });
     }
 
     /// The id of the client it is lent to; 0 for none.

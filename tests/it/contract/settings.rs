@@ -231,6 +231,7 @@ const OURS: &[&str] = &[
     "metrics_max_pools",
     "follow_functions",
     "follow_sequences",
+    "log_min_duration",
     "max_pinned_servers",
     "pin_policy",
     "prepare_unnamed_after",

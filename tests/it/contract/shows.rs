@@ -96,6 +96,15 @@ const SHOWS: &[(&str, &[&str])] = &[
             "| client q, user t, database t, pool_user t, server q, reason t, age q, age_us i, query t",
         ],
     ),
+    ("ADVICE", &["| setting t, database t, user t, advice t"]),
+    (
+        "ERRORS",
+        &["| sqlstate t, fault t, database t, user t, count q, last t, message t"],
+    ),
+    (
+        "RELOADS",
+        &["| time t, result t, applied t, needs_restart t, error t"],
+    ),
     ("PREPARED", &["| id q, name t, holders q, bytes q, query t"]),
 ];
 
