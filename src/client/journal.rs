@@ -135,7 +135,7 @@ const SLOW_QUERIES: u32 = 10;
 
 /// A query took longer than `log_min_duration`: what it has waited for a server, and what it took there, in microseconds.
 #[cold]
-pub(super) fn slow_query(context: &Context, client: &ClientEntry, (waited, took): (u32, u64)) {
+pub(super) fn slow_query(context: &Context, client: &ClientEntry, (waited, took): (u64, u64)) {
     let registry = &context.manager.parts().registry;
     let now = registry.now();
     let Some(left_out) = registry.slow_queries.admit(now, SLOW_QUERIES) else {
@@ -146,7 +146,6 @@ pub(super) fn slow_query(context: &Context, client: &ClientEntry, (waited, took)
     }
     let conn = Conn::of(client, context.config.load().settings.listen_port, now);
     let millis = |micros: u64| format!("{}.{:03} ms", micros / 1000, micros % 1000);
-    let waited = u64::from(waited);
     tracing::info!(
         conn = %conn,
         "slow query: {} (waited for a server {}, ran {})",

@@ -49,8 +49,8 @@ impl Session {
                 let elapsed = now.saturating_sub(self.query_began);
                 counters.query_time.add(elapsed);
                 counters.times().query.add(elapsed);
-                let waited = std::mem::take(&mut self.waited);
-                if elapsed.saturating_add(waited.into()) >= self.relay.settings.slow_after {
+                let waited = u64::from(std::mem::take(&mut self.waited)) * 1000;
+                if elapsed.saturating_add(waited) >= self.relay.settings.slow_after {
                     journal::slow_query(&self.context, &self.entry, (waited, elapsed));
                 }
             }

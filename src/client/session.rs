@@ -88,8 +88,9 @@ pub struct Session {
     /// The query that runs began at this time; 0: none does.
     pub(super) query_began: u64,
     pub(super) transaction_began: u64,
-    /// What the query that runs has waited for a server before, microseconds; an hour or more is as much as that.
-    pub(super) waited: u32,
+    /// What the query that runs has waited for a server before, in milliseconds; a minute or more is as much as that. (There is
+    /// no room for more.)
+    pub(super) waited: u16,
     /// It is to move to its [goal](ClientEntry::goal) as soon as it has no server.
     pub(super) moves: bool,
 }
@@ -408,7 +409,7 @@ impl Session {
                 if let Some(counters) = self.pool.counters(self.home.worker()) {
                     let queued = self.entry.request_time();
                     let waited = now.saturating_sub(queued);
-                    self.waited = u32::try_from(waited).unwrap_or(u32::MAX);
+                    self.waited = u16::try_from(waited / 1000).unwrap_or(u16::MAX);
                     counters.wait_time.add(waited);
                     counters.times().wait.add(waited);
                 }
