@@ -70,6 +70,9 @@ pub enum Shutdown {
     WaitForServers,
     /// With the last client.
     WaitForClients,
+    /// With the last client, each of which is sent away between transactions; after this time, or `drain_timeout`, at
+    /// the latest.
+    Drain(Option<Duration>),
 }
 
 impl Shutdown {
@@ -79,6 +82,7 @@ impl Shutdown {
             Self::Now => None,
             Self::WaitForServers => Some("WAIT_FOR_SERVERS"),
             Self::WaitForClients => Some("WAIT_FOR_CLIENTS"),
+            Self::Drain(_) => Some("DRAIN"),
         }
     }
 }

@@ -26,9 +26,10 @@ use tokio::time::timeout;
 use super::alone::Alone;
 use super::error::Ending;
 use super::home::Home;
+use super::parting::Seen;
 use super::relay::Relay;
 use super::release::Looked;
-use super::{Context, Error, drain, prepare};
+use super::{Context, Error, drain, parting, prepare};
 use crate::net::Connection;
 use crate::net::scratch::{self, Scratch};
 use crate::pool::{Pool, Pooled, Waiter};
@@ -90,6 +91,8 @@ pub struct Session {
     pub(super) transaction_began: u64,
     /// It is to move to its [goal](ClientEntry::goal) as soon as it has no server.
     pub(super) moves: bool,
+    /// What it did last, if it is about to be sent away.
+    pub(super) seen: Seen,
 }
 
 /// What a session is made of.
@@ -131,6 +134,7 @@ impl Session {
             query_began: 0,
             transaction_began: 0,
             moves: false,
+            seen: Seen::default(),
         }
     }
 
@@ -576,6 +580,9 @@ impl Session {
             // there is nothing more to say.
             if !self.relay.owes_rest() {
                 let _ = timeout(FAREWELL, self.connection.send_all(&out)).await;
+                if matches!(error, Error::Drained) {
+                    let _ = timeout(FAREWELL, parting::linger(&mut self.connection)).await;
+                }
             }
         }
         let mut pooled = match self.state {
