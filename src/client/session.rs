@@ -580,7 +580,8 @@ impl Session {
             // there is nothing more to say.
             if !self.relay.owes_rest() {
                 let _ = timeout(FAREWELL, self.connection.send_all(&out)).await;
-                if matches!(error, Error::Drained) {
+                let between = matches!(self.entry.phase(), Phase::Idle | Phase::LinkedIdle);
+                if between && matches!(error, Error::Drained) {
                     let _ = timeout(FAREWELL, parting::linger(&mut self.connection)).await;
                 }
             }
