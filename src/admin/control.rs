@@ -156,7 +156,9 @@ fn change(console: &Console, command: &Command) -> Result<Outcome, Error> {
             console.control.shutdown(*mode);
             match mode {
                 Shutdown::Now => Ok(Outcome::Close),
-                Shutdown::WaitForServers | Shutdown::WaitForClients => Ok(done("SHUTDOWN")),
+                Shutdown::WaitForServers | Shutdown::WaitForClients | Shutdown::Drain(_) => {
+                    Ok(done("SHUTDOWN"))
+                }
             }
         }
         Command::Show(_)

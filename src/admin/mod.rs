@@ -71,6 +71,9 @@ pub enum Shutdown {
     WaitForServers,
     /// With the last client.
     WaitForClients,
+    /// With the last client, each of which is sent away between transactions; after this time, or `drain_timeout`, at
+    /// the latest.
+    Drain(Option<Duration>),
 }
 
 impl Shutdown {
@@ -80,6 +83,7 @@ impl Shutdown {
             Self::Now => None,
             Self::WaitForServers => Some("WAIT_FOR_SERVERS"),
             Self::WaitForClients => Some("WAIT_FOR_CLIENTS"),
+            Self::Drain(_) => Some("DRAIN"),
         }
     }
 }

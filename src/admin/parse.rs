@@ -5,10 +5,13 @@
 //!
 //! ```text
 //!   command = WORD [ WORD ] [ ";" ]                   WORD   = [0-9a-zA-Z_]+ | '"' … '"'
+//!   drain   = "shutdown" "drain" SECONDS [ ";" ]
 //!   set     = "set" WORD ( "=" | "to" ) VALUE [ ";" ]   VALUE  = WORD | "'" … "'"
 //! ```
 //!
 //! PgBouncer matches these with regular expressions (its doc: "Admin console"); what is between words is blank.
+
+use std::time::Duration;
 
 use crate::admin::show::{self, Show};
 use crate::admin::{Error, Shutdown};
@@ -134,8 +137,8 @@ pub static VERBS: &[Verb] = &[
     },
     Verb {
         word: "shutdown",
-        usage: "SHUTDOWN [WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS]",
-        doc: "Ends the process: at once, when the last server is released, or with the last client.",
+        usage: "SHUTDOWN [WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS|DRAIN [<seconds>]]",
+        doc: "Ends the process: at once, when the last server is released, or with the last client. `DRAIN` sends clients away between transactions, and ends after `drain_timeout`, or so many seconds, at the latest.",
         make: shutdown,
     },
 ];
@@ -145,9 +148,19 @@ fn shutdown(argument: Option<String>) -> Option<Command> {
         "" => Shutdown::Now,
         "wait_for_servers" => Shutdown::WaitForServers,
         "wait_for_clients" => Shutdown::WaitForClients,
+        "drain" => Shutdown::Drain(None),
         _ => return None,
     };
     Some(Command::Shutdown(mode))
+}
+
+/// The one command of three words: `SHUTDOWN DRAIN` and whole seconds.
+fn timed(words: [&str; 3]) -> Option<Command> {
+    let [word, argument, limit] = words;
+    let known = word.eq_ignore_ascii_case("shutdown") && argument.eq_ignore_ascii_case("drain");
+    let seconds: u32 = limit.parse().ok().filter(|_| known)?;
+    let limit = Duration::from_secs(seconds.into());
+    Some(Command::Shutdown(Shutdown::Drain(Some(limit))))
 }
 
 /// A parameter of PostgreSQL's that drivers ask for right after login.
@@ -215,6 +228,9 @@ pub fn parse(text: &str) -> Result<Command, Error> {
             .transpose()?;
         let argument = argument.filter(|argument| !argument.is_empty());
         return command(&word, argument).ok_or_else(invalid);
+    }
+    if let Some(command) = Scanner(text).three_words().and_then(timed) {
+        return Ok(command);
     }
     let (key, value) = Scanner(text).set().ok_or_else(invalid)?;
     let key = key.unquoted(LONGEST.1)?;
@@ -291,6 +307,16 @@ impl<'a> Scanner<'a> {
         let word = self.word()?;
         let argument = if self.blanks() { self.word() } else { None };
         self.end().then_some((word, argument))
+    }
+
+    fn three_words(mut self) -> Option<[&'a str; 3]> {
+        self.blanks();
+        let mut words = [""; 3];
+        for word in &mut words {
+            *word = self.word().filter(|word| word.quote.is_none())?.raw;
+            self.blanks();
+        }
+        self.end().then_some(words)
     }
 
     fn set(mut self) -> Option<(Word<'a>, Word<'a>)> {
@@ -428,6 +454,11 @@ mod tests {
                 "SHUTDOWN WAIT_FOR_CLIENTS;",
                 "Shutdown(WaitForClients)".to_owned(),
             ),
+            ("shutdown drain", "Shutdown(Drain(None))".to_owned()),
+            (
+                "SHUTDOWN DRAIN 15;",
+                "Shutdown(Drain(Some(15s)))".to_owned(),
+            ),
             ("-- ping", "Nothing".to_owned()),
         ];
         for (text, wanted) in table {
@@ -465,6 +496,10 @@ mod tests {
             "set scram-sha-256",
             "RELOAD now",
             "SHUTDOWN NOW",
+            "SHUTDOWN DRAIN soon",
+            "SHUTDOWN DRAIN -1",
+            "SHUTDOWN DRAIN 1 2",
+            "SHUTDOWN WAIT_FOR_CLIENTS 5",
             "BEGIN",
             "größe",
             "-- ping\nSHOW POOLS",

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::NamesHeld;
+use super::{Error, NamesHeld};
 use crate::auth::pam::Desk;
 use crate::auth::secret::PlainSecret;
 use crate::auth::{Keyring, MockKey, Secret};
 use crate::config::{Config, ConfigHandle};
 use crate::pool::Manager;
 use crate::stats::Apart;
+use crate::stats::registry::Peer;
 
 /// Handles shared by all clients.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub struct Context {
     /// What users' plain passwords came down to, by the name of the user.
     keyrings: Apart<Mutex<HashMap<String, Keyring>>>,
     shutting_down: AtomicBool,
+    draining: AtomicBool,
     waiting_ends: AtomicBool,
 }
 
@@ -58,6 +60,7 @@ impl Context {
             console_version,
             keyrings: Apart::default(),
             shutting_down: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
             waiting_ends: AtomicBool::new(false),
         }
     }
@@ -100,6 +103,22 @@ impl Context {
     /// Are logins refused?
     pub fn is_shutting_down(&self) -> bool {
         self.shutting_down.load(Ordering::SeqCst)
+    }
+
+    /// Drain begins: who was in the queue of a listening socket when it was closed is still let in, for it can't know,
+    /// and everybody else is told to come again.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    /// May this client not log in any more?
+    pub fn refusal(&self, peer: Peer) -> Option<Error> {
+        let drains = self.draining.load(Ordering::SeqCst);
+        // Unix sockets stay open, for the console.
+        if drains && (self.is_shutting_down() || matches!(peer, Peer::Unix(_))) {
+            return Some(Error::Draining);
+        }
+        self.is_shutting_down().then_some(Error::ShuttingDown)
     }
 
     /// Nobody gets a server any more (shutdown that waits for servers).

@@ -117,6 +117,12 @@ pub enum Error {
     /// Shutdown that waits for servers, and this client has none.
     #[error("server shutting down")]
     ServerShuttingDown,
+    /// A login while the process drains.
+    #[error("the pooler is shutting down")]
+    Draining,
+    /// Drain: the client has to go. PostgreSQL's words and code, so that whoever knows these knows that it may come again.
+    #[error("terminating connection due to administrator command")]
+    Drained,
     /// The server died, or what it sent made no sense.
     #[error("server conn crashed?")]
     ServerCrashed,
@@ -185,6 +191,8 @@ impl Error {
             Self::Statements(_) | Self::TooManyNotifications => sqlstate::OUT_OF_MEMORY,
             Self::PinRefused(_) => sqlstate::FEATURE_NOT_SUPPORTED,
             Self::TooManyPinned(_) => sqlstate::TOO_MANY_CONNECTIONS,
+            Self::Draining => sqlstate::CANNOT_CONNECT_NOW,
+            Self::Drained => sqlstate::ADMIN_SHUTDOWN,
             _ => sqlstate::PROTOCOL_VIOLATION,
         }
     }
@@ -240,6 +248,8 @@ impl Error {
             )
             | Self::ShuttingDown
             | Self::ServerShuttingDown
+            | Self::Draining
+            | Self::Drained
             | Self::QueryTimeout
             | Self::QueryTimeoutWaiting
             | Self::IdleTimeout

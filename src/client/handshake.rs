@@ -312,8 +312,8 @@ impl Login<'_> {
         if self.context.manager.is_disabled(&database.name) {
             return Err(Error::DatabaseDisabled(database.name.clone()));
         }
-        if self.context.is_shutting_down() {
-            return Err(Error::ShuttingDown);
+        if let Some(refusal) = self.context.refusal(self.peer) {
+            return Err(refusal);
         }
         self.count_in(&database)?;
         let pool = self

@@ -26,6 +26,7 @@ mod model;
 mod names;
 mod orders;
 mod parameters;
+mod parting;
 mod prepare;
 mod reading;
 mod relay;

@@ -86,6 +86,9 @@ impl Session {
                 return Some(error().into());
             }
         }
+        if let Some(ending) = self.part(cx, orders) {
+            return Some(ending);
+        }
         if orders.has(Order::NotifyWaiting) && phase == Phase::Waiting && self.entry.notify_once() {
             let mut out = Vec::new();
             let text = "No server connection available in postgres backend, client being queued";

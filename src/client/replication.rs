@@ -138,7 +138,9 @@ impl Replica<'_> {
             return None;
         }
         let orders = self.entry.take_orders();
-        let reasons: [(Order, fn() -> Error); 4] = [
+        let reasons: [(Order, fn() -> Error); 6] = [
+            (Order::LeaveSoon, || Error::Drained),
+            (Order::LeaveNow, || Error::Drained),
             (Order::SuspendTimeout, || Error::SuspendTimeout),
             (Order::AdminDisconnect, || Error::AdminDisconnect),
             (Order::DatabaseRemoved, || Error::DatabaseRemoved),

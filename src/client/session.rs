@@ -26,9 +26,10 @@ use tokio::time::timeout;
 use super::alone::Alone;
 use super::error::Ending;
 use super::home::Home;
+use super::parting::Seen;
 use super::relay::Relay;
 use super::release::Looked;
-use super::{Context, Error, drain, prepare};
+use super::{Context, Error, drain, parting, prepare};
 use crate::net::Connection;
 use crate::net::scratch::{self, Scratch};
 use crate::pool::{Pool, Pooled, Waiter};
@@ -93,6 +94,8 @@ pub struct Session {
     pub(super) waited: u16,
     /// It is to move to its [goal](ClientEntry::goal) as soon as it has no server.
     pub(super) moves: bool,
+    /// What it did last, if it is about to be sent away.
+    pub(super) seen: Seen,
 }
 
 /// What a session is made of.
@@ -135,6 +138,7 @@ impl Session {
             transaction_began: 0,
             waited: 0,
             moves: false,
+            seen: Seen::default(),
         }
     }
 
@@ -581,6 +585,10 @@ impl Session {
             // there is nothing more to say.
             if !self.relay.owes_rest() {
                 let _ = timeout(FAREWELL, self.connection.send_all(&out)).await;
+                let between = matches!(self.entry.phase(), Phase::Idle | Phase::LinkedIdle);
+                if between && matches!(error, Error::Drained) {
+                    let _ = timeout(FAREWELL, parting::linger(&mut self.connection)).await;
+                }
             }
         }
         let mut pooled = match self.state {

@@ -38,7 +38,7 @@ pub use diff::{Change, DatabaseEffect};
 pub use error::{Error, Place, Problem};
 pub use kind::{
     AuthType, ByteSize, Facility, FollowSequences, LoadBalance, Millis, MillisOrNever, Mode,
-    PeerId, PinPolicy, PoolMode, SslMode, UnnamedTexts,
+    PeerId, PinPolicy, PoolMode, ShutdownMode, SslMode, UnnamedTexts,
 };
 pub use peers::Peer;
 pub use settings::{Applied, Reload, Setting, Settings, Support};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::config::error::Problem;
 use crate::config::kind::{
     AuthType, ByteSize, Facility, Fault, FollowSequences, Kind, Millis, MillisOrNever, Mode,
-    PeerId, PinPolicy, PoolMode, SslMode, UnnamedTexts, Value,
+    PeerId, PinPolicy, PoolMode, ShutdownMode, SslMode, UnnamedTexts, Value,
 };
 use crate::config::ldap;
 
@@ -228,6 +228,10 @@ settings! {
                 "User to become after the start, when started as root.";
             suspend_timeout: Duration = Some("10"), Kind::Seconds, Live,
                 "Longest that SUSPEND waits for connections to fall silent before it closes them; 0: for ever.";
+            shutdown_mode: ShutdownMode = Some("wait_for_clients"), Kind::Enum(ShutdownMode::WORDS), Live,
+                "What SIGTERM does: `wait_for_clients` serves those that are connected until they leave, as PgBouncer; `drain` sends them away between transactions, and ends within `drain_timeout`. Not in PgBouncer.";
+            drain_timeout: Duration = Some("30"), Kind::Seconds, Live,
+                "How long `SHUTDOWN DRAIN` takes at most, and SIGTERM with `shutdown_mode = drain`; what is not over by then is ended. Not in PgBouncer.";
             peer_id: PeerId = Some("0"), Kind::PeerId, Live,
                 "This process's number among `[peers]`, 1 to 16383, so that cancel requests find it; 0: no peers.";
             worker_threads: usize = Some("0"), Kind::Int, Restart,

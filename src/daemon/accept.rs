@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use socket2::{SockFilter, SockRef};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::defer;
@@ -18,6 +20,9 @@ use crate::pool::tcp_options;
 
 /// How long accepting pauses when the process is out of file descriptors.
 const PAUSE: Duration = Duration::from_secs(5);
+
+/// For how long connections that have begun may still get into the queue of a socket that is to be closed.
+const QUEUE_EMPTIES: Duration = Duration::from_millis(200);
 
 /// What a connection is served with.
 #[derive(Clone)]
@@ -77,6 +82,10 @@ async fn serve_operator(context: &Context, console: &Console, operator: Operator
 /// The listening sockets at work.
 pub struct Acceptors {
     tcp: CancellationToken,
+    /// Whoever comes is not let in any more, but who is in the queue is.
+    drain: CancellationToken,
+    /// Held by every TCP socket, and by us.
+    open: Arc<()>,
     /// Ends what accepts when dropped.
     _all: DropGuard,
     /// Removed from the file system when we go.
@@ -87,22 +96,29 @@ impl Acceptors {
     /// Begins to accept.
     pub fn start(listeners: Listeners, reception: &Reception) -> io::Result<Self> {
         let all = CancellationToken::new();
-        let tcp = all.child_token();
+        let (tcp, drain) = (all.child_token(), all.child_token());
+        let (open, owned) = (Arc::new(()), listeners.owns_tcp);
         // On the first worker, which is always in use: with few of them most connections need not change threads.
         let worker = reception.context.manager.parts().workers.worker(0);
         for listener in listeners.tcp {
             let config = reception.context.config.load();
             let listener = Listener::tcp(listener, &tcp_options(&config), worker.reactor())?;
             let (reception, stop) = (reception.clone(), tcp.clone());
+            let (drain, open) = (drain.clone(), open.clone());
             worker.spawn(async move {
                 let follows = Rarely::new(defer::follow(&listener, reception.defers.clone()));
                 tokio::select! {
                     biased;
                     // Dropping the listener makes new connections fail at once.
-                    () = Rarely::new(stop.cancelled()) => {}
+                    () = Rarely::new(stop.cancelled()) => return,
+                    () = Rarely::new(drain.cancelled()) => {}
                     () = follows => {}
                     () = accept_all(&listener, &reception) => {}
                 }
+                if owned {
+                    empty(&listener, &reception).await;
+                }
+                drop((listener, open));
             });
         }
         let mut files = Vec::new();
@@ -120,9 +136,21 @@ impl Acceptors {
         }
         Ok(Self {
             tcp,
+            drain,
+            open,
             _all: all.drop_guard(),
             _files: files,
         })
+    }
+
+    /// Closes the TCP sockets as soon as nobody is in their queues. The Unix socket stays, for the console.
+    pub fn drain_tcp(&self) {
+        self.drain.cancel();
+    }
+
+    /// May somebody still come by TCP?
+    pub fn accept_tcp(&self) -> bool {
+        Arc::strong_count(&self.open) > 1
     }
 
     /// Closes the TCP sockets. The Unix socket stays, for the console.
@@ -130,6 +158,26 @@ impl Acceptors {
         self.tcp.cancel();
     }
 }
+
+/// Accepts who is in the queue of a socket that is about to be closed: the kernel would reset these connections. Who knocks
+/// meanwhile is not heard, and knocks again after a second, when another process that listens on the port gets it.
+async fn empty(listener: &Listener, reception: &Reception) {
+    if let Err(error) = SockRef::from(listener).attach_filter(&WITHOUT_SYN) {
+        tracing::debug!("could not attach a filter to a listening socket: {error}");
+    }
+    // An error: the time is over.
+    let _ = timeout(QUEUE_EMPTIES, accept_all(listener, reception)).await;
+}
+
+/// Passes everything but a SYN without an ACK: the flags are byte 13 of the header, 2 and 16 among them (RFC 9293 section
+/// 3.1). The numbers in front are `bpf`'s: load a byte, mask it, skip one instruction if it is not equal, return a length.
+static WITHOUT_SYN: [SockFilter; 5] = [
+    SockFilter::new(0x30, 0, 0, 13),
+    SockFilter::new(0x54, 0, 0, 2 | 16),
+    SockFilter::new(0x15, 0, 1, 2),
+    SockFilter::new(0x06, 0, 0, 0),
+    SockFilter::new(0x06, 0, 0, u32::MAX),
+];
 
 /// Will it fail again until others have gone?
 fn is_exhaustion(error: &io::Error) -> bool {
@@ -176,5 +224,34 @@ async fn accept_on(listener: &Listener, reception: &Reception) {
             // accept(2): the one that wanted in has left already, or its network failed.
             Err(error) => tracing::debug!("accept() failed: {error}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn who_knocks_at_a_closing_socket_is_not_heard_and_who_is_in_stays_in() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let early = TcpStream::connect(address).unwrap();
+        SockRef::from(&listener)
+            .attach_filter(&WITHOUT_SYN)
+            .unwrap();
+        let knock = || TcpStream::connect_timeout(&address, Duration::from_millis(50));
+        assert_eq!(knock().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let (accepted, peer) = listener.accept().unwrap();
+        assert_eq!(peer, early.local_addr().unwrap());
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(
+            listener.accept().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        // What is accepted hears everything.
+        drop(early);
+        assert_eq!(io::Read::read(&mut &accepted, &mut [0]).unwrap(), 0);
     }
 }

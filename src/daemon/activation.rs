@@ -99,6 +99,7 @@ impl Passed {
             file: None,
         });
         Listeners {
+            owns_tcp: false,
             tcp: self.tcp.into_iter().map(|(listener, _)| listener).collect(),
             unix: unix.collect(),
         }

@@ -38,6 +38,8 @@ pub struct ListenOptions {
 pub struct Listeners {
     /// One socket an address, in the order of the list.
     pub tcp: Vec<TcpListener>,
+    /// Are the TCP sockets ours alone? Those that were handed over go on listening when we have gone.
+    pub owns_tcp: bool,
     /// The Unix socket; several only if they were handed over.
     pub unix: Vec<UnixSocket>,
 }
@@ -160,6 +162,7 @@ impl Listeners {
         let unix = dir.map(|dir| bind_unix(dir, options)).transpose()?;
         Ok(Self {
             tcp,
+            owns_tcp: true,
             unix: unix.into_iter().collect(),
         })
     }

@@ -14,6 +14,7 @@ pub mod activation;
 mod balance;
 pub mod cli;
 mod defer;
+mod drain;
 pub mod listen;
 pub mod log;
 pub mod pidfile;

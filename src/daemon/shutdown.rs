@@ -1,4 +1,4 @@
-//! The ways to end: at once, when the servers are free, or when the clients have gone.
+//! The ways to end: at once, when the servers are free, or when the clients have gone. How these are sent away is `drain`'s.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::interval;
 
 use super::accept::Acceptors;
+use super::drain::Drain;
 use super::systemd::{self, State};
 use crate::admin::Shutdown;
 use crate::client::Context;
@@ -46,12 +47,23 @@ impl Request {
     pub async fn carry_out(&self, acceptors: &Acceptors, context: &Context) {
         let mut wanted = self.wanted.subscribe();
         let mut tick = interval(PERIOD);
-        let mut begun = None;
+        let (mut begun, mut drain) = (None, None);
         loop {
             let how = *wanted.borrow_and_update();
             match how {
                 None => {}
                 Some(Shutdown::Now) => return,
+                Some(Shutdown::Drain(limit)) => {
+                    begun = how;
+                    let drain = drain.get_or_insert_with(|| {
+                        systemd::notify(State::Stopping);
+                        Drain::begin(limit, acceptors, context)
+                    });
+                    if drain.go_on(acceptors, context) {
+                        tracing::info!("drained, exiting");
+                        return;
+                    }
+                }
                 Some(how) => {
                     if begun.replace(how).is_none() {
                         begin(how, acceptors, context);
@@ -87,7 +99,7 @@ fn begin(how: Shutdown, acceptors: &Acceptors, context: &Context) {
 fn waited_for(how: Shutdown) -> &'static str {
     match how {
         Shutdown::Now | Shutdown::WaitForServers => "server",
-        Shutdown::WaitForClients => "client",
+        Shutdown::WaitForClients | Shutdown::Drain(_) => "client",
     }
 }
 
@@ -95,7 +107,7 @@ fn is_over(how: Shutdown, context: &Context) -> bool {
     match how {
         Shutdown::Now => true,
         Shutdown::WaitForServers => context.manager.active_servers(None) == 0,
-        Shutdown::WaitForClients => {
+        Shutdown::WaitForClients | Shutdown::Drain(_) => {
             context.manager.parts().registry.clients().is_empty()
                 && context.manager.active_clients() == 0
         }

@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::reload::Reloader;
 use super::shutdown::Request;
 use crate::admin::Shutdown;
+use crate::config::ShutdownMode;
 use crate::pool::Manager;
 
 /// The signals we listen to.
@@ -31,6 +32,20 @@ fn early() -> SigSet {
 /// connections, and before its pidfile is written. Threads made in between never get them.
 pub fn hold() -> io::Result<()> {
     Ok(early().thread_block()?)
+}
+
+/// What SIGTERM does.
+fn terminate(mode: ShutdownMode) -> Shutdown {
+    match mode {
+        ShutdownMode::WaitForClients => {
+            tracing::info!("got SIGTERM, shutting down, waiting for all clients disconnect");
+            Shutdown::WaitForClients
+        }
+        ShutdownMode::Drain => {
+            tracing::info!("got SIGTERM, draining");
+            Shutdown::Drain(None)
+        }
+    }
 }
 
 impl Signals {
@@ -58,8 +73,7 @@ impl Signals {
                     let _ = reloader.reload();
                 }
                 _ = self.terminate.recv() => {
-                    tracing::info!("got SIGTERM, shutting down, waiting for all clients disconnect");
-                    shutdown.send(Shutdown::WaitForClients);
+                    shutdown.send(terminate(manager.parts().config.load().settings.shutdown_mode));
                 }
                 _ = self.interrupt.recv() => {
                     tracing::info!("got SIGINT, shutting down, waiting for all servers connections to be released");

@@ -274,7 +274,11 @@ impl Control for Steering {
 
     fn shutdown(&self, how: Shutdown) {
         // Before the command is answered: who comes after that is too late.
-        self.context.shut_down();
+        if matches!(how, Shutdown::Drain(_)) {
+            self.context.drain();
+        } else {
+            self.context.shut_down();
+        }
         self.shutdown.send(how);
     }
 

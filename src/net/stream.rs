@@ -307,6 +307,15 @@ impl Stream {
         matches!(seen, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
+    /// Says that nothing more will be sent: the other end reads to here and finds the end. It may go on sending, and be read.
+    pub fn end_sending(&self) {
+        self.settle();
+        if let Some(raw) = self.raw() {
+            // It may be gone already.
+            let _ = SockRef::from(raw).shutdown(std::net::Shutdown::Write);
+        }
+    }
+
     /// Writes what fits at once, without waiting: for a farewell on a connection that is closed
     /// next.
     pub fn write_once(&mut self, buf: &[u8]) {

@@ -11,6 +11,19 @@ const WORDS: usize = 4;
 /// What a statement begins with that is looked for.
 const OURS: [&[u8]; 4] = [b"deallocate", b"discard", b"set", b"reset"];
 
+/// Does it only ask whether anybody is there? So pools of connections do, just before they lend one: with nothing, with a
+/// comment, or with `SELECT 1`.
+pub fn is_probe(sql: &[u8]) -> bool {
+    let mut words = Lexer::new(sql)
+        .filter(|token| !token.is_trivia() && token.kind != TokenKind::Semicolon)
+        .map(|token| token.of(sql));
+    match (words.next(), words.next(), words.next()) {
+        (None, _, _) => true,
+        (Some(word), Some(value), None) => word.eq_ignore_ascii_case(b"select") && value == b"1",
+        (Some(_), _, _) => false,
+    }
+}
+
 /// One statement that removes prepared statements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StatementChange {
@@ -176,6 +189,22 @@ fn is_word(sql: &[u8], token: &Token, word: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_pools_ask_of_a_connection_is_told_from_work() {
+        for text in ["", " ", ";", "-- ping", "/* ping */ SELECT 1;", "select 1"] {
+            assert!(is_probe(text.as_bytes()), "{text}");
+        }
+        for text in [
+            "select 2",
+            "select 1, 2",
+            "begin",
+            "select 1; commit",
+            "select",
+        ] {
+            assert!(!is_probe(text.as_bytes()), "{text}");
+        }
+    }
 
     #[test]
     fn what_may_end_a_transaction_is_told_by_the_first_word() {

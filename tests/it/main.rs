@@ -35,6 +35,7 @@ mod contexts;
 mod contract;
 mod copy;
 mod differential;
+mod drain;
 mod failures;
 mod functions;
 mod hba;

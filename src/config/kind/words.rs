@@ -128,6 +128,17 @@ words! {
 }
 
 words! {
+    /// What SIGTERM does (`shutdown_mode`).
+    ShutdownMode {
+        /// Who is connected is served until it leaves, however long that takes.
+        #[default]
+        WaitForClients = "wait_for_clients",
+        /// Clients are sent away between transactions, and all is over after `drain_timeout`.
+        Drain = "drain",
+    }
+}
+
+words! {
     /// Which texts of unnamed statements are prepared (`prepare_unnamed_texts`).
     UnnamedTexts {
         /// Those of which PostgreSQL notices whatever could change what they mean.

@@ -80,6 +80,14 @@ pub enum Order {
     Reconnect = 1 << 15,
     /// There are notifications for it.
     Notified = 1 << 16,
+    /// Drain: it has been silent for so long that it may be told to go. Void if something has come from it.
+    LeaveSilent = 1 << 17,
+    /// Drain: it is told to go when its next transaction ends, unless that was only to see whether the connection lives.
+    LeaveNext = 1 << 18,
+    /// Drain: it is told to go as soon as it is outside of a transaction.
+    LeaveSoon = 1 << 19,
+    /// Drain: its time is over, whatever it does.
+    LeaveNow = 1 << 20,
 }
 
 /// A connected client, as everybody but its own task sees it.

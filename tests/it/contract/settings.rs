@@ -236,6 +236,8 @@ const OURS: &[&str] = &[
     "pin_policy",
     "prepare_unnamed_after",
     "prepare_unnamed_texts",
+    "shutdown_mode",
+    "drain_timeout",
     "worker_threads",
     "min_worker_threads",
     "prepared_statements_memory",
