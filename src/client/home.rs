@@ -5,14 +5,14 @@ use crate::pool::Pool;
 /// Where a client lives. (Short numbers, as there is one of these for each client.)
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Home {
-    worker: u32,
-    shard: u32,
+    worker: u16,
+    shard: u16,
 }
 
 impl Home {
     /// With this worker.
     pub(super) fn of(pool: &Pool, worker: usize) -> Self {
-        let short = |number| u32::try_from(number).unwrap_or_default();
+        let short = |number| u16::try_from(number).unwrap_or_default();
         Self {
             worker: short(worker),
             shard: short(pool.shard_of(worker)),
@@ -22,12 +22,12 @@ impl Home {
     /// The worker.
     #[inline]
     pub(super) fn worker(self) -> usize {
-        self.worker as usize
+        self.worker.into()
     }
 
     /// The pool's shard there.
     #[inline]
     pub(super) fn shard(self) -> usize {
-        self.shard as usize
+        self.shard.into()
     }
 }
