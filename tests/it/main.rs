@@ -46,6 +46,7 @@ mod ldap;
 mod lifetime;
 mod listen;
 mod login_settings;
+mod operator;
 mod oracle;
 mod pam;
 mod peers;
@@ -65,6 +66,8 @@ mod suspend;
 mod systemd;
 mod timeouts;
 mod tls;
+#[cfg(feature = "top")]
+mod top;
 mod unread;
 mod uuid;
 mod workers;
