@@ -2,7 +2,7 @@
 //!
 //! The rooms of the house, lowest first; each imports only from those above it in this list:
 //! `protocol` and `sql` (bytes and text, pure), `config` and `stats`, `net`, `auth` and `prepared`,
-//! `server`, `pool`, `client`, `admin`, `daemon`. `ARCHITECTURE.md` tells the life of a query.
+//! `server` and `operator`, `pool`, `client`, `admin` and `top`, `daemon`. `ARCHITECTURE.md` tells the life of a query.
 
 #![deny(unsafe_code)]
 
@@ -12,9 +12,12 @@ pub mod client;
 pub mod config;
 pub mod daemon;
 pub mod net;
+pub mod operator;
 pub mod pool;
 pub mod prepared;
 pub mod protocol;
 pub mod server;
 pub mod sql;
 pub mod stats;
+#[cfg(feature = "top")]
+pub mod top;

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 const ROWS: &[&[&str]] = &[
     &["main", "lib"],
     &["daemon"],
-    &["admin"],
+    &["admin", "top"],
     &["client"],
     &["pool"],
-    &["server"],
+    &["server", "operator"],
     &["auth", "prepared"],
     &["net"],
     &["config", "stats"],

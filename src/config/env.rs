@@ -18,6 +18,8 @@ mod names;
 mod tests;
 mod url;
 
+pub use url::parse as parse_url;
+
 pub(crate) use names::names_a_database;
 
 /// Reads the variables. Those that are no names of ours are other programs' business.
@@ -135,19 +137,25 @@ fn place() -> Place {
     Place::line("environment", 0)
 }
 
-/// What a URL says; `None`: not in it.
+/// What a URL says; `None`: not in it. It holds a password, so it is not shown.
 #[derive(Default)]
-struct Target {
+pub struct Target {
     /// Under which clients ask for it, if not `dbname`.
-    name: Option<String>,
-    user: Option<String>,
-    password: Option<String>,
-    host: Option<String>,
-    port: Option<String>,
-    dbname: Option<String>,
-    application_name: Option<String>,
-    /// Settings of TLS with the server.
-    tls: Vec<(&'static str, String)>,
+    pub name: Option<String>,
+    /// The name before the `:` or the `@`.
+    pub user: Option<String>,
+    /// What follows that `:`.
+    pub password: Option<String>,
+    /// A name, an address, or the folder of a Unix socket.
+    pub host: Option<String>,
+    /// As it is written.
+    pub port: Option<String>,
+    /// What follows the `/`.
+    pub dbname: Option<String>,
+    /// `application_name` behind the `?`.
+    pub application_name: Option<String>,
+    /// Settings of TLS with the server: `server_tls_sslmode` and so on, with their values.
+    pub tls: Vec<(&'static str, String)>,
 }
 
 fn from_parts(host: &str, variables: &HashMap<String, String>) -> Target {

@@ -35,6 +35,7 @@ pub mod users;
 
 pub use databases::{Database, Host, PoolUser};
 pub use diff::{Change, DatabaseEffect};
+pub use env::{Target, parse_url};
 pub use error::{Error, Place, Problem};
 pub use kind::{
     AuthType, ByteSize, Facility, FollowSequences, LoadBalance, Millis, MillisOrNever, Mode,

@@ -28,6 +28,7 @@ pub const VERSION_LINE: &str = concat!(
 #[command(
     name = "pgferry",
     version = VERSION_LINE,
+    after_help = crate::operator::COMMANDS,
     infer_long_args = true,
     args_override_self = true
 )]

@@ -26,10 +26,15 @@ use crate::admin::{Averages, Console, Control, Shutdown, http};
 use crate::client::{Context, timeouts};
 use crate::config::{Config, ConfigHandle};
 use crate::net::tls::Setup;
+use crate::operator::{self, Outcome};
 use crate::pool::{Manager, run_janitor};
 
 /// The whole program: from the command line to the exit code.
 pub fn main(argv: Vec<OsString>) -> ExitCode {
+    let argv = match operator::command(argv) {
+        Outcome::Ran(code) => return code,
+        Outcome::Pooler(argv) => argv,
+    };
     // A pooler's heap is small and scattered: with huge pages an idle process takes 8 MB instead of 2. Where the kernel
     // knows no such thing nothing is lost.
     let _ = nix::sys::prctl::set_thp_disable(true);

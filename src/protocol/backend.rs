@@ -140,6 +140,24 @@ pub fn read_data_row(body: &[u8]) -> Result<Vec<Option<Vec<u8>>>, Error> {
     Ok(columns)
 }
 
+/// The columns of a `RowDescription`: each with its name and the OID of its type. Copies them.
+pub fn read_row_description(body: &[u8]) -> Result<Vec<(Vec<u8>, u32)>, Error> {
+    let mut cursor = Cursor(body);
+    let count = cursor.u16()?;
+    let mut columns = Vec::new();
+    for _ in 0..count {
+        let name = cursor.string()?.to_vec();
+        // The table's OID and the column's number in it.
+        cursor.bytes(6)?;
+        let oid = u32::from_be_bytes(cursor.array()?);
+        // The type's size and modifier, and the format.
+        cursor.bytes(8)?;
+        columns.push((name, oid));
+    }
+    cursor.finish()?;
+    Ok(columns)
+}
+
 /// The fields of an `ErrorResponse` or a `NoticeResponse` (anchor `protocol-error-fields`).
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorFields<'a> {

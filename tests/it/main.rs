@@ -47,6 +47,7 @@ mod ldap;
 mod lifetime;
 mod listen;
 mod login_settings;
+mod operator;
 mod oracle;
 mod pam;
 mod peers;
@@ -66,6 +67,8 @@ mod suspend;
 mod systemd;
 mod timeouts;
 mod tls;
+#[cfg(feature = "top")]
+mod top;
 mod unread;
 mod uuid;
 mod workers;

@@ -3,8 +3,8 @@
 use super::{Target, bad};
 use crate::config::error::Problem;
 
-/// `postgres://user:password@host:port/dbname?key=value`, every part of it optional.
-pub(super) fn parse(url: &str, warnings: &mut Vec<String>) -> Result<Target, Problem> {
+/// `postgres://user:password@host:port/dbname?key=value`, every part of it optional. Keys without effect become warnings.
+pub fn parse(url: &str, warnings: &mut Vec<String>) -> Result<Target, Problem> {
     let rest = url
         .strip_prefix("postgres://")
         .or_else(|| url.strip_prefix("postgresql://"))

@@ -3,6 +3,7 @@
 //! Everything is read and checked before anything is used: a [`Setup`] is complete, or there is none.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -171,6 +172,17 @@ impl WithServers {
 
     /// Encrypts the connection to the server that is called `host` in the configuration.
     pub async fn connect(&self, socket: Socket, host: &str) -> Result<TlsStream, HandshakeError> {
+        let address = match socket.raw() {
+            Raw::Tcp(socket) => socket.peer_addr()?.ip(),
+            Raw::Unix(_) => return Err(HandshakeError::NotSetUp),
+        };
+        let session = self.session(address, host)?;
+        TlsStream::establish(socket, session, Vec::new()).await
+    }
+
+    /// The client's side of a session with a server that is called `host` and was found at `address`; whose bytes to
+    /// move is the caller's part.
+    pub fn session(&self, address: IpAddr, host: &str) -> Result<ClientConnection, HandshakeError> {
         let Some(config) = &self.config else {
             return Err(HandshakeError::NotSetUp);
         };
@@ -179,13 +191,9 @@ impl WithServers {
                 .map_err(|_| HandshakeError::Name(host.to_owned()))?
         } else {
             // Neither sent nor compared.
-            match socket.raw() {
-                Raw::Tcp(socket) => ServerName::IpAddress(socket.peer_addr()?.ip().into()),
-                Raw::Unix(_) => return Err(HandshakeError::NotSetUp),
-            }
+            ServerName::IpAddress(address.into())
         };
-        let session = ClientConnection::new(config.clone(), name)?;
-        TlsStream::establish(socket, session, Vec::new()).await
+        Ok(ClientConnection::new(config.clone(), name)?)
     }
 }
 

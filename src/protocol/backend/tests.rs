@@ -254,3 +254,21 @@ proptest! {
         prop_assert_eq!(out.len(), body.len() + 5);
     }
 }
+
+#[test]
+fn a_row_description_is_read_as_it_was_written() {
+    let columns = [("id", 20, 8), ("query", 25, -1)].map(|(name, type_oid, type_len)| Column {
+        name,
+        type_oid,
+        type_len,
+    });
+    let mut out = Vec::new();
+    row_description(&mut out, &columns);
+    let read = read_row_description(&out[5..]).unwrap();
+    assert_eq!(read, [(b"id".to_vec(), 20), (b"query".to_vec(), 25)]);
+    assert_eq!(
+        read_row_description(&out[5..out.len() - 1]),
+        Err(Error::Truncated)
+    );
+    assert_eq!(read_row_description(&[0xff, 0xff]), Err(Error::MissingNul));
+}
