@@ -208,7 +208,7 @@ fn put_shown(out: &mut String, title: &str, name: &str, view: &View<'_>) {
         .map(|heading| heading.name)
         .collect();
     let cell = |cell: value::Cell| {
-        let text = cell.to_text().unwrap_or_default().to_string();
+        let text = cell.to_text().unwrap_or_default();
         match cell {
             value::Cell::Number(_) => Cell::Number(text),
             value::Cell::Null | value::Cell::Text(_) => Cell::Text(text),
