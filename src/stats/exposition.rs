@@ -105,17 +105,9 @@ fn put_family(out: &mut String, family: &Family, format: Format) {
 }
 
 fn put_times(out: &mut String, name: &str, labels: &Labels, times: &Distribution) {
-    let (mut from, mut seen) = (0, 0);
-    for to in classic_bounds() {
-        seen += times
-            .counts
-            .get(from..=to)
-            .unwrap_or_default()
-            .iter()
-            .sum::<u64>();
-        from = to + 1;
+    for (bound, seen) in classic(times) {
         let _ = write!(out, "{name}_bucket");
-        put_labels(out, labels, Some(&bound(to).to_string()));
+        put_labels(out, labels, Some(&bound.to_string()));
         let _ = writeln!(out, " {seen}");
     }
     let count = times.count();
@@ -128,6 +120,17 @@ fn put_times(out: &mut String, name: &str, labels: &Labels, times: &Distribution
     let _ = write!(out, "{name}_count");
     put_labels(out, labels, None);
     let _ = writeln!(out, " {count}");
+}
+
+/// The classic buckets: upper bounds in seconds, and how many values are not above each.
+fn classic(times: &Distribution) -> impl Iterator<Item = (f64, u64)> {
+    let (mut from, mut seen) = (0, 0);
+    classic_bounds().map(move |to| {
+        let counts = times.counts.get(from..=to).unwrap_or_default();
+        seen += counts.iter().sum::<u64>();
+        from = to + 1;
+        (bound(to), seen)
+    })
 }
 
 /// Microseconds in seconds.

@@ -4,7 +4,7 @@
 use prost::Message;
 
 use super::super::histogram::{Distribution, power};
-use super::{Family, Kind, Value, filled, seconds};
+use super::{Family, Kind, Value, classic, filled, seconds};
 
 /// The schema of our buckets: 2^(2^-3) from bound to bound.
 const SCHEMA: i32 = 3;
@@ -35,11 +35,21 @@ struct Span {
 }
 
 #[derive(Clone, PartialEq, Message)]
+struct Bucket {
+    #[prost(uint64, optional, tag = "1")]
+    cumulative_count: Option<u64>,
+    #[prost(double, optional, tag = "2")]
+    upper_bound: Option<f64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
 struct Histogram {
     #[prost(uint64, optional, tag = "1")]
     sample_count: Option<u64>,
     #[prost(double, optional, tag = "2")]
     sample_sum: Option<f64>,
+    #[prost(message, repeated, tag = "3")]
+    bucket: Vec<Bucket>,
     #[prost(sint32, optional, tag = "5")]
     schema: Option<i32>,
     #[prost(double, optional, tag = "6")]
@@ -127,6 +137,13 @@ fn native(times: &Distribution) -> Histogram {
     let mut histogram = Histogram {
         sample_count: Some(times.count()),
         sample_sum: Some(seconds(times.sum)),
+        // For who does not take native ones.
+        bucket: classic(times)
+            .map(|(bound, count)| Bucket {
+                cumulative_count: Some(count),
+                upper_bound: Some(bound),
+            })
+            .collect(),
         schema: Some(SCHEMA),
         zero_threshold: Some(NEAR_ZERO),
         zero_count: Some(0),
