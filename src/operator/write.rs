@@ -70,7 +70,9 @@ fn table(rows: &Rows) -> String {
             .map(|width| "-".repeat(*width))
             .collect::<Vec<_>>(),
     );
-    shown.iter().for_each(|row| line(row));
+    for row in &shown {
+        line(row);
+    }
     out
 }
 

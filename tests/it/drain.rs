@@ -256,7 +256,7 @@ fn a_rolling_restart_of_three_processes_on_one_port_fails_no_transaction() {
                         worker.work();
                         done += 1;
                         // Some connect again all the time, some pause, some never do.
-                        if number % 4 == 0 && done % 20 == 0 {
+                        if number % 4 == 0 && done.is_multiple_of(20) {
                             worker.connection = None;
                         } else if number % 4 == 1 {
                             std::thread::sleep(Duration::from_millis(20));
@@ -266,11 +266,11 @@ fn a_rolling_restart_of_three_processes_on_one_port_fails_no_transaction() {
                 })
             })
             .collect();
-        for number in 0..3 {
-            poolers[number].signal(Signal::SIGTERM);
-            assert!(poolers[number].wait().success());
-            assert!(poolers[number].log().contains("drained, exiting"));
-            poolers[number] = start();
+        for pooler in &mut poolers {
+            pooler.signal(Signal::SIGTERM);
+            assert!(pooler.wait().success());
+            assert!(pooler.log().contains("drained, exiting"));
+            *pooler = start();
         }
         ends.store(true, Ordering::Relaxed);
         let done = workers.into_iter().map(|worker| worker.join().unwrap());
