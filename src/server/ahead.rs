@@ -5,13 +5,10 @@
 //! encoding) leaves a failed transaction block behind, in which PostgreSQL runs nothing but the end of a transaction.
 //! Whoever sends something behind them sees to it that it ends none.
 
-use super::exchange::error_text;
+use super::exchange::{MAX_REPLY, error_text};
 use super::{Error, Server, Unnamed};
 use crate::protocol::backend::{self, TxStatus, tag};
 use crate::protocol::{frame, frontend};
-
-/// Longest message accepted in reply.
-const MAX_REPLY: usize = 16 << 20;
 
 /// Settings under which `BEGIN` itself may be broken off, so that no block holds what follows it back.
 const LIMITS: [&[u8]; 2] = [b"statement_timeout", b"transaction_timeout"];

@@ -14,7 +14,7 @@ pub type Row = Vec<Option<Vec<u8>>>;
 const OWN: &[u8] = b"PGFERRY_own";
 
 /// Longest message accepted in reply to a query of ours.
-const MAX_REPLY: usize = 16 << 20;
+pub(super) const MAX_REPLY: usize = 16 << 20;
 
 impl Server {
     /// Runs a simple query and reads its replies to the end. The first error is returned once
@@ -31,10 +31,7 @@ impl Server {
     }
 
     async fn simple(&mut self, sql: &[u8], on_row: impl FnMut(Row)) -> Result<(), Error> {
-        let mut out = Vec::new();
-        frontend::query(&mut out, sql);
-        self.state.unnamed = Unnamed::Unknown;
-        self.converse(&out, on_row).await
+        none_refused(self.try_query(sql, on_row).await?)
     }
 
     /// Runs a query with text parameters by the extended protocol and returns its rows, with their columns in text. The
@@ -82,10 +79,7 @@ impl Server {
 
     /// Sends messages that end with one ReadyForQuery and reads all replies.
     async fn converse(&mut self, out: &[u8], on_row: impl FnMut(Row)) -> Result<(), Error> {
-        match self.exchange(out, on_row).await? {
-            Some(body) => Err(Error::Query(error_text(&body)?)),
-            None => Ok(()),
-        }
+        none_refused(self.exchange(out, on_row).await?)
     }
 
     /// The same; comes back with the body of the first error.
@@ -213,6 +207,14 @@ fn put_extended(out: &mut Vec<u8>, name: &[u8], sql: &[u8], parameters: &[&[u8]]
     rest.extend_from_slice(&[0, 0]);
     frontend::bind(out, b"", name, &rest);
     frontend::execute(out, b"", 0);
+}
+
+/// No error was among the replies; or else the first, whose body this is.
+fn none_refused(error: Option<Vec<u8>>) -> Result<(), Error> {
+    match error {
+        Some(body) => Err(Error::Query(error_text(&body)?)),
+        None => Ok(()),
+    }
 }
 
 /// What a command drops when its tag says that it dropped every prepared statement.
