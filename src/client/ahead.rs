@@ -54,8 +54,6 @@ impl Relay {
         let Some(named) = self.statements.get(name) else {
             return true;
         };
-        let definition = named.statement.0.definition();
-        let text = definition.split(|&byte| byte == 0).next();
-        may_end_transaction(text.unwrap_or_default())
+        may_end_transaction(Parse::text(named.statement.0.definition()))
     }
 }

@@ -65,12 +65,12 @@ impl Client {
     /// Gets the pool its first server, so that it is known what a session looks like there. Waiting for it counts as
     /// waiting for a server and as part of the login, so both limits apply.
     async fn warm(&self, (entry, deadline): (&ClientGuard, Instant)) -> Result<(), Error> {
-        entry.enter(Phase::Waiting, self.now());
+        entry.enter(Phase::Waiting, self.context.now());
         let leasing = auth_query::lease(&self.pool, self.worker);
         let leased = self.in_time(entry, deadline, leasing).await?;
         // Its greeting was all that was wanted.
         self.pool.give_back(leased?, self.worker);
-        entry.enter(Phase::Idle, self.now());
+        entry.enter(Phase::Idle, self.context.now());
         Ok(())
     }
 
@@ -79,10 +79,10 @@ impl Client {
         (entry, deadline): (&ClientGuard, Instant),
         settings: &[Setting],
     ) -> Result<Arc<LoginSettings>, Error> {
-        entry.enter(Phase::Waiting, self.now());
+        entry.enter(Phase::Waiting, self.context.now());
         let accepting = self.pool.accept(settings, self.worker);
         let accepted = self.in_time(entry, deadline, accepting).await?;
-        entry.enter(Phase::Idle, self.now());
+        entry.enter(Phase::Idle, self.context.now());
         accepted.map_err(|declined| match declined {
             Declined::Refused(refusal) => Error::Setting(Box::new(refusal)),
             Declined::Wait(error) => error.into(),
@@ -91,10 +91,6 @@ impl Client {
                 Error::ServerCrashed
             }
         })
-    }
-
-    fn now(&self) -> u64 {
-        self.context.manager.parts().registry.now()
     }
 }
 
