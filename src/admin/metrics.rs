@@ -7,61 +7,17 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::admin::Console;
-use crate::pool::Pool;
-use crate::stats::Totals;
+use crate::admin::numbers::Numbers;
+use crate::stats::errors::OTHERS;
 use crate::stats::exposition::{Family, Kind, Labels, Value, seconds};
 use crate::stats::histogram::Distribution;
-
-/// The labels of the pools that have none of their own.
-const OTHERS: &str = "(others)";
-
-/// One pool, or several together.
-#[derive(Debug, Default)]
-struct Row {
-    waiting: usize,
-    longest_wait: f64,
-    servers: usize,
-    idle: usize,
-    connecting: usize,
-    size: usize,
-    pinned: usize,
-    paused: usize,
-    totals: Totals,
-    wait: Distribution,
-    transaction: Distribution,
-    query: Distribution,
-    connect: Distribution,
-}
-
-impl Row {
-    fn add(&mut self, pool: &Pool) {
-        let (waiting, longest) = pool.queue();
-        self.waiting += waiting;
-        self.longest_wait = self.longest_wait.max(longest.as_secs_f64());
-        self.servers += pool.open_servers();
-        self.idle += pool.idle_servers();
-        self.connecting += pool.connecting();
-        self.size += pool.settings().sizes.size;
-        self.pinned += pool.pinned().load(std::sync::atomic::Ordering::Relaxed);
-        self.paused += usize::from(pool.is_paused());
-        self.totals.merge(&pool.totals());
-        self.wait
-            .merge(&pool.times(|times| &times.wait, |totals| totals.wait_time));
-        self.transaction
-            .merge(&pool.times(|times| &times.transaction, |totals| totals.transaction_time));
-        self.query
-            .merge(&pool.times(|times| &times.query, |totals| totals.query_time));
-        self.connect
-            .merge(&pool.times(|times| &times.connect, |totals| totals.connect_time));
-    }
-}
 
 /// A metric that each pool has.
 struct Metric {
     name: &'static str,
     help: &'static str,
     kind: Kind,
-    read: fn(&Row) -> Value,
+    read: fn(&Numbers) -> Value,
 }
 
 /// Makes a table of them from rows: kind, name, what it tells, and how it is read.
@@ -86,8 +42,8 @@ fn times(value: &Distribution) -> Value {
 
 static OF_POOLS: &[Metric] = metrics! {
     Gauge "pgferry_clients_waiting" "Clients that wait for a server." |row| count(row.waiting);
-    Gauge "pgferry_longest_wait_seconds" "How long the first of them has waited." |row| Value::Number(row.longest_wait);
-    Gauge "pgferry_servers_active" "Servers that are lent to clients, checked or reset." |row| count(row.servers.saturating_sub(row.idle));
+    Gauge "pgferry_longest_wait_seconds" "How long the first of them has waited." |row| Value::Number(row.longest_wait.as_secs_f64());
+    Gauge "pgferry_servers_active" "Servers that are lent to clients, checked or reset." |row| count(row.busy());
     Gauge "pgferry_servers_idle" "Servers that are free." |row| count(row.idle);
     Gauge "pgferry_servers_connecting" "Connections to PostgreSQL that are being made." |row| count(row.connecting);
     Gauge "pgferry_pool_size" "The most servers the pool may have, without its reserve; 0: no limit." |row| count(row.size);
@@ -207,7 +163,7 @@ pub fn markdown(families: &[Family]) -> String {
 }
 
 /// The pools, by their labels.
-fn rows(console: &Console) -> Vec<(Labels, Row)> {
+fn rows(console: &Console) -> Vec<(Labels, Numbers)> {
     let limit = console
         .manager
         .parts()
@@ -215,7 +171,7 @@ fn rows(console: &Console) -> Vec<(Labels, Row)> {
         .load()
         .settings
         .metrics_max_pools;
-    let mut rows: BTreeMap<(String, String), Row> = BTreeMap::new();
+    let mut rows: BTreeMap<(String, String), Numbers> = BTreeMap::new();
     // The oldest keep their names, so that a series does not come and go.
     for (at, pool) in console.manager.pools().iter().enumerate() {
         let key = if at < limit {
@@ -223,7 +179,7 @@ fn rows(console: &Console) -> Vec<(Labels, Row)> {
         } else {
             (OTHERS.to_owned(), OTHERS.to_owned())
         };
-        rows.entry(key).or_default().add(pool);
+        rows.entry(key).or_default().merge(&Numbers::of(pool));
     }
     let labels = |(database, user)| vec![("database", database), ("user", user)];
     rows.into_iter()

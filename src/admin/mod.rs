@@ -26,6 +26,7 @@ mod conversation;
 mod error;
 pub mod http;
 pub mod metrics;
+pub mod numbers;
 pub mod parse;
 pub mod show;
 mod status_page;

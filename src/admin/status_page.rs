@@ -5,10 +5,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::admin::numbers::Numbers;
 use crate::admin::show::{self, View};
 use crate::admin::{Console, Rights, value};
 use crate::pool::Pool;
-use crate::stats::Totals;
 use crate::stats::histogram::Distribution;
 
 const HEAD: &str = include_str!("status_page.html");
@@ -32,14 +32,22 @@ enum Cell {
 /// The whole page.
 pub fn html(console: &Console) -> String {
     let pools = console.manager.pools();
+    let mut all = Numbers::default();
+    let mut pool_rows = Vec::new();
+    for pool in &pools {
+        let numbers = Numbers::of(pool);
+        all.merge(&numbers);
+        if pool_rows.len() < MOST_ROWS {
+            pool_rows.push(pool_row(pool, &numbers));
+        }
+    }
     let mut out = String::from(HEAD);
     out.push_str("<h1>pgferry</h1>\n");
-    put_facts(&mut out, console, &pools);
+    put_facts(&mut out, console, &all);
     // Nobody has logged in: what only administrators see is not here.
     let view = View::new(console, Rights::Stats);
     put_shown(&mut out, "Advice", "advice", &view);
-    let rows = pools.iter().take(MOST_ROWS).map(|pool| pool_row(pool));
-    put_table(&mut out, "Pools", &POOL_HEADINGS, rows);
+    put_table(&mut out, "Pools", &POOL_HEADINGS, pool_rows.into_iter());
     put_table(&mut out, "Kept servers", &PIN_HEADINGS, pin_rows(console));
     put_shown(&mut out, "Errors", "errors", &view);
     out.push_str(
@@ -49,16 +57,8 @@ pub fn html(console: &Console) -> String {
     out
 }
 
-fn put_facts(out: &mut String, console: &Console, pools: &[std::sync::Arc<Pool>]) {
-    let mut totals = Totals::default();
-    let (mut query, mut wait) = (Distribution::default(), Distribution::default());
-    let mut waiting = 0;
-    for pool in pools {
-        totals.merge(&pool.totals());
-        query.merge(&pool.times(|times| &times.query, |totals| totals.query_time));
-        wait.merge(&pool.times(|times| &times.wait, |totals| totals.wait_time));
-        waiting += pool.queue().0;
-    }
+fn put_facts(out: &mut String, console: &Console, all: &Numbers) {
+    let totals = &all.totals;
     let limit = console
         .manager
         .parts()
@@ -79,14 +79,14 @@ fn put_facts(out: &mut String, console: &Console, pools: &[std::sync::Arc<Pool>]
             "clients",
             format!("{} of {limit}", console.manager.active_clients()),
         ),
-        ("waiting", waiting.to_string()),
+        ("waiting", all.waiting.to_string()),
         ("transactions", totals.transactions.to_string()),
         (
             "prepared hits",
             percentage(totals.prepare_cache_hits, totals.prepare_cache_misses),
         ),
-        ("query ms", quantiles(&query)),
-        ("wait ms", quantiles(&wait)),
+        ("query ms", quantiles(&all.query)),
+        ("wait ms", quantiles(&all.wait)),
         ("errors of its own", totals.pooler_errors.to_string()),
     ];
     out.push_str("<dl>\n");
@@ -119,36 +119,27 @@ const POOL_HEADINGS: [&str; 14] = [
 ];
 
 /// A pool, in the order of [`POOL_HEADINGS`].
-fn pool_row(pool: &Pool) -> Vec<Cell> {
-    let (waiting, longest) = pool.queue();
-    let (open, idle) = (pool.open_servers(), pool.idle_servers());
-    let settings = pool.settings();
-    let totals = pool.totals();
-    let kept = pool.pinned().load(std::sync::atomic::Ordering::Relaxed);
+fn pool_row(pool: &Pool, numbers: &Numbers) -> Vec<Cell> {
     let number = |count: usize| Cell::Number(count.to_string());
     vec![
         Cell::Text(pool.database.clone()),
         Cell::Text(pool.user.clone()),
-        Cell::Text(settings.mode.as_str().to_owned()),
-        state(pool, waiting > 0 && open == 0),
-        number(waiting),
-        wait(waiting, longest),
-        number(open.saturating_sub(idle)),
-        number(idle),
-        if settings.sizes.size == 0 {
+        Cell::Text(pool.settings().mode.as_str().to_owned()),
+        state(pool, numbers.waiting > 0 && numbers.servers == 0),
+        number(numbers.waiting),
+        wait(numbers.waiting, numbers.longest_wait),
+        number(numbers.busy()),
+        number(numbers.idle),
+        if numbers.size == 0 {
             Cell::Number("no limit".to_owned())
         } else {
-            number(settings.sizes.size)
+            number(numbers.size)
         },
-        number(kept),
-        Cell::Number(totals.transactions.to_string()),
-        Cell::Number(quantiles(
-            &pool.times(|times| &times.query, |totals| totals.query_time),
-        )),
-        Cell::Number(quantiles(
-            &pool.times(|times| &times.wait, |totals| totals.wait_time),
-        )),
-        Cell::Number(totals.pooler_errors.to_string()),
+        number(numbers.pinned),
+        Cell::Number(numbers.totals.transactions.to_string()),
+        Cell::Number(quantiles(&numbers.query)),
+        Cell::Number(quantiles(&numbers.wait)),
+        Cell::Number(numbers.totals.pooler_errors.to_string()),
     ]
 }
 

@@ -166,12 +166,9 @@ impl Pool {
         totals
     }
 
-    /// One of all workers' histograms, added up; `sum`: where the times themselves are.
-    pub fn times(&self, which: fn(&Times) -> &Histogram, sum: fn(&Totals) -> u64) -> Distribution {
-        let mut times = Distribution {
-            sum: sum(&self.totals()),
-            ..Distribution::default()
-        };
+    /// One of all workers' histograms, added up, without the sum, which is one of the [totals](Self::totals).
+    pub fn times(&self, which: fn(&Times) -> &Histogram) -> Distribution {
+        let mut times = Distribution::default();
         let workers = self.counters.iter();
         workers.for_each(|counters| counters.add_times(&mut times, which));
         times
