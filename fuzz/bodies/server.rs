@@ -132,9 +132,7 @@ pub fn parameters(input: &[u8]) {
     assert!(wanted.same_as(&wanted) && wanted.difference(&wanted, |_| true).is_empty());
     assert!(!wanted.same_as(&has) || sql.is_empty());
     let mut names = names.iter();
-    let tokens: Vec<_> = Lexer::new(&sql)
-        .filter(|token| !token.is_trivia())
-        .collect();
+    let tokens: Vec<_> = Lexer::new(&sql).significant().collect();
     for statement in tokens.split_inclusive(|token| token.kind == TokenKind::Semicolon) {
         let shown = String::from_utf8_lossy(&sql);
         let [set, name, equals, values @ .., _] = statement else {

@@ -161,7 +161,7 @@ impl GoesBack {
 
 /// May this text reset settings?
 pub(super) fn may_reset(text: &[u8]) -> bool {
-    let mut tokens = Lexer::new(text).filter(|token| !token.is_trivia());
+    let mut tokens = Lexer::new(text).significant();
     tokens.any(|token| {
         let is = |word: &[u8]| token.of(text).eq_ignore_ascii_case(word);
         is(b"reset") || is(b"discard") || is(b"default")

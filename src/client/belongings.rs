@@ -204,7 +204,7 @@ impl Belongings {
 /// May a text that touches prepared statements make one? Most drop them.
 fn may_prepare(text: &[u8]) -> bool {
     let (mut drops, mut before) = (false, false);
-    for token in Lexer::new(text).filter(|token| !token.is_trivia()) {
+    for token in Lexer::new(text).significant() {
         let is = |word: &[u8]| token.of(text).eq_ignore_ascii_case(word);
         if is(b"prepare") && !before {
             return true;

@@ -15,7 +15,8 @@ const OURS: [&[u8]; 4] = [b"deallocate", b"discard", b"set", b"reset"];
 /// comment, or with `SELECT 1`.
 pub fn is_probe(sql: &[u8]) -> bool {
     let mut words = Lexer::new(sql)
-        .filter(|token| !token.is_trivia() && token.kind != TokenKind::Semicolon)
+        .significant()
+        .filter(|token| token.kind != TokenKind::Semicolon)
         .map(|token| token.of(sql));
     match (words.next(), words.next(), words.next()) {
         (None, _, _) => true,
@@ -59,7 +60,7 @@ pub fn changes(sql: &[u8]) -> Changes {
         return changes;
     }
     let mut statement: Vec<Token> = Vec::with_capacity(WORDS);
-    for token in Lexer::new(sql).filter(|token| !token.is_trivia()) {
+    for token in Lexer::new(sql).significant() {
         if token.kind == TokenKind::Semicolon {
             changes.add(sql, &statement);
             statement.clear();
@@ -80,11 +81,11 @@ pub fn begins_with_set(sql: &[u8]) -> bool {
 
 /// May the first statement of a text end a transaction, or a failed one? True also where there is no telling.
 pub fn may_end_transaction(sql: &[u8]) -> bool {
-    let Some(first) = Lexer::new(sql).find(|token| !token.is_trivia()) else {
+    let Some(first) = Lexer::new(sql).significant().next() else {
         return true;
     };
     let ends = [&b"commit"[..], b"end", b"rollback", b"abort", b"prepare"];
-    first.kind != TokenKind::Word || ends.iter().any(|word| is_word(sql, &first, word))
+    first.kind != TokenKind::Word || ends.iter().any(|word| first.is_word(sql, word))
 }
 
 /// All statements in `sql` that remove prepared statements, in their order.
@@ -97,7 +98,7 @@ impl Changes {
         let change = change(sql, statement);
         let sets = statement
             .first()
-            .is_some_and(|verb| is_word(sql, verb, b"set") || is_word(sql, verb, b"reset"));
+            .is_some_and(|verb| verb.is_word(sql, b"set") || verb.is_word(sql, b"reset"));
         self.settings |= sets || change == Some(StatementChange::DiscardAll);
         self.statements.extend(change);
     }
@@ -115,10 +116,10 @@ fn may_change(sql: &[u8]) -> bool {
         [] => false,
     };
     if !is_other {
-        let Some(first) = Lexer::new(sql).find(|token| !token.is_trivia()) else {
+        let Some(first) = Lexer::new(sql).significant().next() else {
             return false;
         };
-        if OURS.iter().any(|word| is_word(sql, &first, word)) {
+        if OURS.iter().any(|word| first.is_word(sql, word)) {
             return true;
         }
         rest = sql.get(first.span.start..).unwrap_or_default();
@@ -132,13 +133,13 @@ fn may_change(sql: &[u8]) -> bool {
 /// What one statement, of which these are the first tokens, changes.
 fn change(sql: &[u8], statement: &[Token]) -> Option<StatementChange> {
     match statement {
-        [verb, all] if is_word(sql, verb, b"discard") => {
-            is_word(sql, all, b"all").then_some(StatementChange::DiscardAll)
-        }
+        [verb, all] if verb.is_word(sql, b"discard") => all
+            .is_word(sql, b"all")
+            .then_some(StatementChange::DiscardAll),
         // PREPARE alone is not reserved: a statement may have it as its name.
-        [verb, name] if is_word(sql, verb, b"deallocate") => deallocate(sql, name),
+        [verb, name] if verb.is_word(sql, b"deallocate") => deallocate(sql, name),
         [verb, prepare, name]
-            if is_word(sql, verb, b"deallocate") && is_word(sql, prepare, b"prepare") =>
+            if verb.is_word(sql, b"deallocate") && prepare.is_word(sql, b"prepare") =>
         {
             deallocate(sql, name)
         }
@@ -147,7 +148,7 @@ fn change(sql: &[u8], statement: &[Token]) -> Option<StatementChange> {
 }
 
 fn deallocate(sql: &[u8], token: &Token) -> Option<StatementChange> {
-    if is_word(sql, token, b"all") {
+    if token.is_word(sql, b"all") {
         return Some(StatementChange::DeallocateAll);
     }
     let name = name(token.kind, token.of(sql))?;
@@ -180,10 +181,6 @@ fn unquoted(text: &[u8], from: usize) -> Vec<u8> {
         }
     }
     name
-}
-
-fn is_word(sql: &[u8], token: &Token, word: &[u8]) -> bool {
-    token.kind == TokenKind::Word && token.of(sql).eq_ignore_ascii_case(word)
 }
 
 #[cfg(test)]

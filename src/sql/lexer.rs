@@ -49,6 +49,12 @@ impl Token {
         text.get(self.span.clone()).unwrap_or_default()
     }
 
+    /// Is it this keyword, which is in lower case, and not a name in quotes? `text` is the one it was cut from.
+    #[inline]
+    pub fn is_word(&self, text: &[u8], word: &[u8]) -> bool {
+        self.kind == TokenKind::Word && self.of(text).eq_ignore_ascii_case(word)
+    }
+
     /// Whether it means nothing: blanks and comments.
     pub fn is_trivia(&self) -> bool {
         matches!(self.kind, TokenKind::Blank | TokenKind::Comment)
@@ -66,6 +72,12 @@ impl<'a> Lexer<'a> {
     /// Begins at the first byte of `text`.
     pub fn new(text: &'a [u8]) -> Self {
         Self { text, at: 0 }
+    }
+
+    /// The tokens from here on that mean something: no blanks and no comments.
+    #[inline]
+    pub fn significant(self) -> impl Iterator<Item = Token> + Clone + use<'a> {
+        self.filter(|token| !token.is_trivia())
     }
 }
 

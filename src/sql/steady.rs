@@ -70,9 +70,7 @@ const HEADS: [&[u8]; 7] = [
 ///
 /// `types` are those of its parameters as Parse has them (`protocol-message-formats`): a 16-bit count and so many OIDs.
 pub fn steadiness(sql: &[u8], types: &[u8]) -> Steady {
-    let mut tokens = Lexer::new(sql)
-        .filter(|token| !token.is_trivia())
-        .peekable();
+    let mut tokens = Lexer::new(sql).significant().peekable();
     let is_plain = |word: &[u8]| HEADS.iter().any(|head| word.eq_ignore_ascii_case(head));
     if !tokens.peek().is_some_and(|first| is_plain(first.of(sql))) || sql.contains(&b'\\') {
         return Steady::No;

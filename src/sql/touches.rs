@@ -169,7 +169,7 @@ fn touches_nothing(sql: &[u8], is_stateful: &dyn Fn(&[u8]) -> bool) -> bool {
     let mut text = sql;
     let mut first = head(text);
     if matches!(first, Head::Any) && !text.first().is_some_and(u8::is_ascii_alphabetic) {
-        let Some(token) = Lexer::new(sql).find(|token| !token.is_trivia()) else {
+        let Some(token) = Lexer::new(sql).significant().next() else {
             return true;
         };
         text = sql.get(token.span.start..).unwrap_or_default();

@@ -3,7 +3,7 @@
 //! Read only where somebody asks these: nearly every write draws, and nearly nobody asks.
 
 use super::name::{self, Reading};
-use crate::sql::lexer::{Lexer, Token, TokenKind};
+use crate::sql::lexer::{Lexer, TokenKind};
 
 /// What a text may take from sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,7 +24,7 @@ const LONGEST_BEGINNING: usize = 96;
 pub fn draws(sql: &[u8], is_drawing: &dyn Fn(&[u8]) -> bool) -> Draws {
     let mut found = Draws::Nothing;
     let (mut begins, mut is_copy, mut depth) = (true, false, 0usize);
-    for token in significant(sql) {
+    for token in Lexer::new(sql).significant() {
         match (token.kind, token.of(sql)) {
             (TokenKind::Semicolon, _) => {
                 (begins, is_copy, depth) = (true, false, 0);
@@ -69,11 +69,13 @@ pub fn draws(sql: &[u8], is_drawing: &dyn Fn(&[u8]) -> bool) -> Draws {
 
 /// Does the text have a name in it of which `is_meant` says so?
 pub fn has_name(sql: &[u8], is_meant: &dyn Fn(&[u8]) -> bool) -> bool {
-    significant(sql).any(|token| match name::read(sql, &token) {
-        Reading::Name(name) => is_meant(name.as_bytes()),
-        Reading::Escaped => true,
-        Reading::Other => false,
-    })
+    Lexer::new(sql)
+        .significant()
+        .any(|token| match name::read(sql, &token) {
+            Reading::Name(name) => is_meant(name.as_bytes()),
+            Reading::Escaped => true,
+            Reading::Other => false,
+        })
 }
 
 /// Does it begin like a text that draws nothing, and is no query: BEGIN, SET, SHOW? (Others may not, too.)
@@ -88,7 +90,10 @@ pub fn begins_quietly(sql: &[u8]) -> bool {
 
 /// What texts that do the same with other values begin with.
 pub fn beginning(sql: &[u8]) -> &[u8] {
-    let start = significant(sql).next().map_or(0, |token| token.span.start);
+    let start = Lexer::new(sql)
+        .significant()
+        .next()
+        .map_or(0, |token| token.span.start);
     let text = sql.get(start..).unwrap_or_default();
     let text = text.get(..LONGEST_BEGINNING).unwrap_or(text);
     let Some(open) = memchr::memchr(b'(', text) else {
@@ -141,10 +146,6 @@ fn is_quiet(word: &[u8]) -> bool {
             | b"vacuum"
             | b"checkpoint"
     )
-}
-
-fn significant(sql: &[u8]) -> impl Iterator<Item = Token> {
-    Lexer::new(sql).filter(|token| !token.is_trivia())
 }
 
 #[cfg(test)]

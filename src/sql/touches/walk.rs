@@ -161,11 +161,11 @@ impl Walk<'_> {
             b"set" => self.set(self.sql, ahead),
             b"reset" => {
                 self.touch(Touches::SETTINGS);
-                self.dotted(self.sql, significant(ahead));
+                self.dotted(self.sql, ahead.clone().significant());
             }
             b"update" => self.update(token, ahead),
             b"prepare" => {
-                let mut ahead = significant(ahead);
+                let mut ahead = ahead.clone().significant();
                 let transaction = ahead.next().is_some_and(|it| self.is(&it, b"transaction"))
                     && ahead.next().is_some_and(|it| it.kind == TokenKind::Text);
                 if !transaction {
@@ -235,14 +235,14 @@ impl Walk<'_> {
 
     /// SET in `text`, which `ahead` goes on with.
     fn set(&mut self, text: &[u8], ahead: &Lexer<'_>) {
-        let mut name = significant(ahead);
+        let mut name = ahead.clone().significant();
         let mut after = name.clone();
         let first = after.next();
         // These words are no keywords where they are, or begin, a setting's name.
         let scope = first.filter(|first| {
             let next = after.clone().next();
             let names = next.is_some_and(|next| {
-                matches!(next.of(text), b"." | b"=") || is_word(text, &next, b"to")
+                matches!(next.of(text), b"." | b"=") || next.is_word(text, b"to")
             });
             first.kind == TokenKind::Word && !names
         });
@@ -270,7 +270,7 @@ impl Walk<'_> {
                 Some(dot) if dot.of(text) == b"." && whole.len() <= LONGEST_SETTING => {
                     whole.push(b'.');
                 }
-                Some(next) if is_word(text, &next, b"uescape") => {
+                Some(next) if next.is_word(text, b"uescape") => {
                     return self.touch(Touches::UNKNOWN_NAME);
                 }
                 _ => break,
@@ -285,8 +285,10 @@ impl Walk<'_> {
             return;
         }
         let sql = self.sql;
-        let mut table = significant(ahead)
-            .skip_while(|token| is_word(sql, token, b"only") || token.of(sql) == b"(")
+        let mut table = ahead
+            .clone()
+            .significant()
+            .skip_while(|token| token.is_word(sql, b"only") || token.of(sql) == b"(")
             .take(3);
         let mut is_settings = false;
         while let Some(token) = table.next() {
@@ -338,8 +340,8 @@ impl Walk<'_> {
             match name::read(body, &token) {
                 Reading::Name(name) => match name.as_bytes() {
                     b"set" => self.set(body, &lexer),
-                    b"reset" => self.dotted(body, significant(&lexer)),
-                    b"execute" => self.dynamic(body, significant(&lexer), depth),
+                    b"reset" => self.dotted(body, lexer.clone().significant()),
+                    b"execute" => self.dynamic(body, lexer.clone().significant(), depth),
                     b"load" => self.touch(Touches::LIBRARY),
                     name => {
                         let told = Touches::UNKNOWN_NAME.union(Touches::SEQUENCES);
@@ -365,7 +367,7 @@ impl Walk<'_> {
         let mut first = ahead.next();
         let is_format = first
             .as_ref()
-            .is_some_and(|token| is_word(body, token, b"format"));
+            .is_some_and(|token| token.is_word(body, b"format"));
         if is_format {
             first = ahead
                 .next()
@@ -376,8 +378,8 @@ impl Walk<'_> {
         let text = constant.and_then(|token| inside(token.of(body)));
         let ends = ahead.next().is_none_or(|next| {
             next.kind == TokenKind::Semicolon
-                || is_word(body, &next, b"into")
-                || is_word(body, &next, b"using")
+                || next.is_word(body, b"into")
+                || next.is_word(body, b"using")
                 || is_format && matches!(next.of(body), b"," | b")")
         });
         match text {
@@ -456,21 +458,12 @@ impl Walk<'_> {
     }
 
     fn is(&self, token: &Token, word: &[u8]) -> bool {
-        is_word(self.sql, token, word)
+        token.is_word(self.sql, word)
     }
 
     fn last_is(&self, word: &[u8]) -> bool {
         self.last.as_ref().is_some_and(|last| self.is(last, word))
     }
-}
-
-/// The tokens to come that are no trivia.
-fn significant<'a>(ahead: &Lexer<'a>) -> impl Iterator<Item = Token> + Clone + use<'a> {
-    ahead.clone().filter(|token| !token.is_trivia())
-}
-
-fn is_word(text: &[u8], token: &Token, word: &[u8]) -> bool {
-    token.kind == TokenKind::Word && token.of(text).eq_ignore_ascii_case(word)
 }
 
 fn is_set_config(text: &[u8], token: Option<&Token>) -> bool {
@@ -504,7 +497,7 @@ impl Arguments {
         let yes: &[&[u8]] = &[b"true", b"t", b"yes", b"y", b"on", b"1"];
         let is_yes = |word: &[u8]| yes.iter().any(|yes| word.eq_ignore_ascii_case(yes));
         match token.kind {
-            TokenKind::Word => is_word(text, token, b"true"),
+            TokenKind::Word => token.is_word(text, b"true"),
             TokenKind::Text => plain(token.of(text)).is_some_and(is_yes),
             _ => false,
         }
@@ -515,7 +508,7 @@ impl Arguments {
 fn arguments(text: &[u8], ahead: &Lexer<'_>) -> Arguments {
     let mut parts = vec![Vec::new()];
     let mut depth = 0usize;
-    for token in significant(ahead).take(MOST_ARGUMENT_TOKENS) {
+    for token in ahead.clone().significant().take(MOST_ARGUMENT_TOKENS) {
         match token.of(text) {
             b")" if depth == 0 => return Arguments { parts, whole: true },
             b"," if depth == 0 => {
@@ -543,7 +536,7 @@ fn without_cast<'t>(text: &[u8], argument: &'t [Token], types: &[&[u8]]) -> &'t 
         [first, one, two, cast]
             if one.of(text) == b":"
                 && two.of(text) == b":"
-                && types.iter().any(|name| is_word(text, cast, name)) =>
+                && types.iter().any(|name| cast.is_word(text, name)) =>
         {
             std::slice::from_ref(first)
         }
@@ -570,7 +563,7 @@ fn fills_in_only(text: &[u8]) -> bool {
     let sets = |token: &Token| {
         [&b"set"[..], b"reset"]
             .iter()
-            .any(|word| is_word(text, token, word))
+            .any(|word| token.is_word(text, word))
     };
     fills_in && !Lexer::new(text).any(|token| sets(&token))
 }
