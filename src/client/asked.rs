@@ -171,14 +171,7 @@ pub(super) fn may_reset(text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn settings(pairs: &[(&str, &str)]) -> Vec<Setting> {
-        let owned = |text: &str| text.as_bytes().into();
-        let pairs = pairs.iter();
-        pairs
-            .map(|(name, value)| (owned(name), owned(value)))
-            .collect()
-    }
+    use crate::server::overlay::settings;
 
     /// What is set anew of `work_mem=1` and `a.b=2` where `seen` is found.
     fn reset(seen: &[(&str, &str)], before: &[(&str, &str)], resets: bool) -> Vec<Setting> {

@@ -202,6 +202,7 @@ fn is_ignored(settings: &Settings, name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::overlay::settings;
 
     fn read(parameters: &[(&str, &str)], ignored: &[&str]) -> Result<Wanted, Error> {
         let parameters = parameters
@@ -215,14 +216,6 @@ mod tests {
         let mut settings = Settings::default();
         settings.ignore_startup_parameters = ignored.iter().map(|&name| name.to_owned()).collect();
         Wanted::read(&message, &settings, &TrackedNames::new(&[]))
-    }
-
-    fn settings(pairs: &[(&str, &str)]) -> Vec<Setting> {
-        let owned = |text: &str| text.as_bytes().into();
-        let pairs = pairs.iter();
-        pairs
-            .map(|(name, value)| (owned(name), owned(value)))
-            .collect()
     }
 
     #[test]

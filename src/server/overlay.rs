@@ -122,18 +122,22 @@ fn put_name(sql: &mut Vec<u8>, name: &[u8]) {
     }
 }
 
+/// Settings for tests.
+#[cfg(test)]
+pub(crate) fn settings(pairs: &[(&str, &str)]) -> Vec<Setting> {
+    let owned = |text: &str| text.as_bytes().into();
+    pairs
+        .iter()
+        .map(|(name, value)| (owned(name), owned(value)))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn overlay(settings: &[(&str, &str)]) -> Overlay {
-        let owned = |text: &str| text.as_bytes().into();
-        Overlay::new(
-            settings
-                .iter()
-                .map(|(name, value)| (owned(name), owned(value)))
-                .collect(),
-        )
+    fn overlay(pairs: &[(&str, &str)]) -> Overlay {
+        Overlay::new(settings(pairs))
     }
 
     fn difference(wanted: &[(&str, &str)], has: &[(&str, &str)]) -> String {

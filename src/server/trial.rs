@@ -153,14 +153,7 @@ fn tried(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn settings(pairs: &[(&str, &str)]) -> Vec<Setting> {
-        let owned = |text: &str| text.as_bytes().into();
-        let pairs = pairs.iter();
-        pairs
-            .map(|(name, value)| (owned(name), owned(value)))
-            .collect()
-    }
+    use crate::server::overlay::settings;
 
     #[test]
     fn names_and_values_can_not_leave_their_quotes() {
