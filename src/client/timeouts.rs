@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::Context;
 use crate::config::Config;
 use crate::pool::PoolSettings;
+use crate::stats::clock::micros;
 use crate::stats::{ClientEntry, Order, Phase};
 
 /// How often the sweep is made. A limit is kept to within this much, and never early.
@@ -96,8 +97,4 @@ fn waiting(
     } else {
         None
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -13,6 +13,7 @@ use super::{PoolSettings, WaitError};
 use crate::protocol::startup::Replication;
 use crate::server::connect::{Connected, Target, connect};
 use crate::server::{self, Server};
+use crate::stats::clock::micros;
 
 /// How often a client that wants a server of its own looks whether there is room.
 const ROOM: Duration = Duration::from_millis(50);
@@ -275,10 +276,9 @@ impl Pool {
         match &connected {
             Ok(Connected { passed_over, .. }) => {
                 if let Some(counters) = self.counters(worker) {
-                    let micros = began.elapsed().as_micros();
-                    let micros = u64::try_from(micros).unwrap_or(u64::MAX);
-                    counters.connect_time.add(micros);
-                    counters.times().connect.add(micros);
+                    let elapsed = micros(began.elapsed());
+                    counters.connect_time.add(elapsed);
+                    counters.times().connect.add(elapsed);
                 }
                 for (address, error) in passed_over {
                     log(address, error);

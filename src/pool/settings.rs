@@ -15,6 +15,7 @@ use crate::server::Hosts;
 use crate::server::connect::Target;
 use crate::server::session::TrackedNames;
 use crate::sql::steady::Steady;
+use crate::stats::clock::micros;
 
 /// The longest message there can be: its length is a signed number of 32 bits.
 const LONGEST: usize = i32::MAX as usize;
@@ -190,10 +191,6 @@ impl PoolSettings {
         let wanted = self.mode == PoolMode::Session || self.reset_always;
         self.reset_query.as_deref().filter(|_| wanted)
     }
-}
-
-pub(super) fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The socket options of the configuration.

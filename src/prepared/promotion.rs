@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Context, Registry, Statement};
+use crate::stats::clock::micros;
 use watch::Watch;
 
 pub mod watch;
@@ -295,10 +296,6 @@ impl Table {
             }
         }
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

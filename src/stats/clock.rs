@@ -4,6 +4,7 @@
 //! time at each step takes a few hundred instructions of every query. (PgBouncer reads it once per turn of its loop, too.)
 
 use std::cell::Cell;
+use std::time::Duration;
 
 /// A time is good for so many uses, should a turn be long.
 const USES: u32 = 12;
@@ -11,6 +12,11 @@ const USES: u32 = 12;
 thread_local! {
     /// The thread's time, and how often it may still be used.
     static TURN: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// A length of time as it is counted and compared, in microseconds; what is longer than can be told is as long as can be.
+pub fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The time of this turn, by `read` if it is not known yet.
