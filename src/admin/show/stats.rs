@@ -74,48 +74,23 @@ struct Own {
     read: fn(&Totals) -> u64,
 }
 
-static OWN: &[Own] = &[
-    Own {
-        total: "total_prepare_cache_hit",
-        in_totals: "prepare_cache_hit",
-        read: |totals| totals.prepare_cache_hits,
-    },
-    Own {
-        total: "total_prepare_cache_miss",
-        in_totals: "prepare_cache_miss",
-        read: |totals| totals.prepare_cache_misses,
-    },
-    Own {
-        total: "total_session_look_count",
-        in_totals: "session_look_count",
-        read: |totals| totals.looks,
-    },
-    Own {
-        total: "total_pin_count",
-        in_totals: "pin_count",
-        read: |totals| totals.pins,
-    },
-    Own {
-        total: "total_replan_count",
-        in_totals: "replan_count",
-        read: |totals| totals.replans,
-    },
-    Own {
-        total: "total_slow_listener_count",
-        in_totals: "slow_listener_count",
-        read: |totals| totals.slow_listeners,
-    },
-    Own {
-        total: "total_unnamed_reuse_count",
-        in_totals: "unnamed_reuse_count",
-        read: |totals| totals.unnamed_reuses,
-    },
-    Own {
-        total: "total_unnamed_demotion_count",
-        in_totals: "unnamed_demotion_count",
-        read: |totals| totals.unnamed_demotions,
-    },
-];
+/// Makes a table of rows: its name in SHOW STATS and SHOW TOTALS, that in SHOW `STATS_TOTALS`, reader.
+macro_rules! own {
+    ($($total:literal $totals:literal $field:ident;)*) => {
+        &[$(Own { total: $total, in_totals: $totals, read: |totals| totals.$field },)*]
+    };
+}
+
+static OWN: &[Own] = own! {
+    "total_prepare_cache_hit" "prepare_cache_hit" prepare_cache_hits;
+    "total_prepare_cache_miss" "prepare_cache_miss" prepare_cache_misses;
+    "total_session_look_count" "session_look_count" looks;
+    "total_pin_count" "pin_count" pins;
+    "total_replan_count" "replan_count" replans;
+    "total_slow_listener_count" "slow_listener_count" slow_listeners;
+    "total_unnamed_reuse_count" "unnamed_reuse_count" unnamed_reuses;
+    "total_unnamed_demotion_count" "unnamed_demotion_count" unnamed_demotions;
+};
 
 fn totals_by_database(view: &View<'_>) -> ByDatabase {
     view.console.averages.totals(&view.console.manager)
