@@ -558,42 +558,45 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn case(clients: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
-    (
-        prop::collection::vec(script(), clients),
+/// These clients, over a few servers of any limits; fewer than `most` of these events happen.
+fn cases(
+    scripts: impl Strategy<Value = Vec<Vec<Batch>>>,
+    adopt_every: impl Strategy<Value = usize>,
+    (event, most): (impl Strategy<Value = Event>, usize),
+) -> impl Strategy<Value = Case> {
+    let case = (
+        scripts,
         1usize..4,
         (1usize..4, 0usize..3),
-        prop_oneof![Just(usize::MAX), 1usize..5],
-        prop::collection::vec((0usize..3, event()), 0..120),
+        adopt_every,
+        prop::collection::vec((0usize..3, event), 0..most),
+    );
+    case.prop_map(
+        |(scripts, servers, (limit, promotes), adopt_every, events)| Case {
+            scripts,
+            servers,
+            limit,
+            promotes,
+            adopt_every,
+            events,
+        },
     )
-        .prop_map(
-            |(scripts, servers, (limit, promotes), adopt_every, events)| Case {
-                scripts,
-                servers,
-                limit,
-                promotes,
-                adopt_every,
-                events,
-            },
-        )
+}
+
+/// At every how many leases the server has to be adopted; mostly at none.
+fn adopts() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(usize::MAX), 1usize..5]
+}
+
+fn case(clients: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
+    let scripts = prop::collection::vec(script(), clients);
+    cases(scripts, adopts(), (event(), 120))
 }
 
 /// Clients that change settings, and say more before the answer is in.
 fn set_cases() -> impl Strategy<Value = Case> {
-    let case = (
-        prop::collection::vec(settings(), 1..4),
-        1usize..4,
-        (1usize..4, 0usize..3),
-        prop::collection::vec((0usize..3, event()), 0..120),
-    );
-    case.prop_map(|(scripts, servers, (limit, promotes), events)| Case {
-        scripts,
-        servers,
-        limit,
-        promotes,
-        adopt_every: usize::MAX,
-        events,
-    })
+    let scripts = prop::collection::vec(settings(), 1..4);
+    cases(scripts, Just(usize::MAX), (event(), 120))
 }
 
 /// Tables change again and again. A client's batch is there at once, for that is what it takes.
@@ -607,23 +610,8 @@ fn migrations() -> impl Strategy<Value = Case> {
     ];
     // A few of the clients vanish.
     let event = prop_oneof![100 => event, 1 => Just(Event::Leave)];
-    let case = (
-        prop::collection::vec(unhurried(), 1..4),
-        1usize..4,
-        (1usize..4, 0usize..3),
-        prop_oneof![Just(usize::MAX), 1usize..5],
-        prop::collection::vec((0usize..3, event), 0..300),
-    );
-    case.prop_map(
-        |(scripts, servers, (limit, promotes), adopt_every, events)| Case {
-            scripts,
-            servers,
-            limit,
-            promotes,
-            adopt_every,
-            events,
-        },
-    )
+    let scripts = prop::collection::vec(unhurried(), 1..4);
+    cases(scripts, adopts(), (event, 300))
 }
 
 proptest! {
