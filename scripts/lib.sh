@@ -43,6 +43,11 @@ as_server() {
     fi
 }
 
+# Runs a command as root, for what the machine itself needs.
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+
 # A temporary directory of that account, gone when the script ends, and everything started with it.
 make_workdir() {
     WORK=$(mktemp -d "${TMPDIR:-/tmp}/pgferry.XXXXXX")
@@ -123,6 +128,18 @@ start_postgres() {
         sleep 0.1
     done
     fail "PostgreSQL does not answer: $(tail -n 5 "$log")"
+}
+
+# find_pooler VARIABLE: the program to try, which is the one that this names, or else what has been built.
+find_pooler() {
+    local built
+    for built in "${!1:-}" "$ROOT/target/release/pgferry" "$ROOT/target/debug/pgferry"; do
+        if [ -n "$built" ] && [ -x "$built" ]; then
+            realpath "$built"
+            return
+        fi
+    done
+    fail "no pgferry: run cargo build first, or name a program in $1"
 }
 
 # Starts a pooler: start_pooler PROGRAM CONFIG PORT. As root a copy runs that its account can reach.
