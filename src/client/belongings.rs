@@ -13,7 +13,7 @@ use crate::protocol::frontend::{self, BindHead};
 use crate::server::State;
 use crate::server::look::Seen;
 use crate::server::overlay::Overlay;
-use crate::sql::lexer::Lexer;
+use crate::sql::lexer::{Lexer, begins_with};
 use crate::sql::touches::{Found, Setting, Touches, has_name, touches};
 use crate::stats::registry::PinGuard;
 
@@ -217,13 +217,9 @@ fn may_prepare(text: &[u8]) -> bool {
 
 /// Is it a BEGIN, COMMIT or ROLLBACK, by its first letters?
 fn ends_or_begins(sql: &[u8]) -> bool {
-    let begins = |word: &[u8]| {
-        sql.get(..word.len())
-            .is_some_and(|first| first.eq_ignore_ascii_case(word))
-    };
     [&b"begin"[..], b"commit", b"rollback"]
         .into_iter()
-        .any(begins)
+        .any(|word| begins_with(sql, word))
 }
 
 impl Relay {

@@ -28,6 +28,7 @@ use crate::protocol::frontend::{self, Parse, Target};
 use crate::server::look::{MARK, Seen};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::{self, Server};
+use crate::sql::lexer::begins_with;
 use crate::sql::quote::{put_identifier, put_literal};
 use crate::sql::touches::{Found, Touches};
 use crate::stats::registry::ClientEntry;
@@ -229,10 +230,8 @@ impl Relay {
 fn ends_listening(found: &Found, sql: &[u8]) -> bool {
     const WORD: &[u8] = b"unlisten";
     found.touches.contains(Touches::CHANNELS)
-        && memchr::memchr2_iter(b'u', b'U', sql).any(|at| {
-            sql.get(at..at + WORD.len())
-                .is_some_and(|word| word.eq_ignore_ascii_case(WORD))
-        })
+        && memchr::memchr2_iter(b'u', b'U', sql)
+            .any(|at| sql.get(at..).is_some_and(|rest| begins_with(rest, WORD)))
 }
 
 impl Session {

@@ -2,7 +2,7 @@
 //!
 //! What is found is what the text asks for; whether the server does it, its `CommandComplete` and `ParameterStatus` tell.
 
-use super::lexer::{Lexer, Token, TokenKind, is_blank};
+use super::lexer::{Lexer, Token, TokenKind, begins_with, is_blank};
 use std::ops::Range;
 
 /// How many tokens of a statement are looked at: one more than the longest form has, to tell that it goes on.
@@ -75,8 +75,7 @@ pub fn changes(sql: &[u8]) -> Changes {
 /// Does `sql` begin with `SET`, or with a longer word that does? For who knows already that it leaves nothing in its session.
 #[inline]
 pub fn begins_with_set(sql: &[u8]) -> bool {
-    sql.get(..3)
-        .is_some_and(|word| word.eq_ignore_ascii_case(b"set"))
+    begins_with(sql, b"set")
 }
 
 /// May the first statement of a text end a transaction, or a failed one? True also where there is no telling.

@@ -137,6 +137,13 @@ pub(super) fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }
 
+/// Does the text begin with these letters, be they upper or lower case? What comes after them is not looked at.
+#[inline]
+pub fn begins_with(text: &[u8], letters: &[u8]) -> bool {
+    text.get(..letters.len())
+        .is_some_and(|first| first.eq_ignore_ascii_case(letters))
+}
+
 fn begins_word(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || byte == b'_' || byte >= 0x80
 }

@@ -5,7 +5,7 @@
 //! types of parameters that it had to infer, and the values of constants. Owns the judgement on those. What texts
 //! do to a session is `touches`', which is asked besides.
 
-use super::lexer::{Lexer, TokenKind};
+use super::lexer::{Lexer, TokenKind, begins_with};
 
 /// How far a text can be trusted to mean the same when it is read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ const FIRST_OWN_TYPE: u32 = 16_384;
 /// The type `unknown`: the same as none.
 const UNKNOWN_TYPE: u32 = 705;
 
-/// More parameters than a text can have.
+/// No type: PostgreSQL is to infer it.
 const NO_TYPE: u32 = 0;
 
 /// String constants with these in them may stand for the moment at which they are read (`datatype-datetime-special-values`).
@@ -112,10 +112,6 @@ pub fn steadiness(sql: &[u8], types: &[u8]) -> Steady {
 }
 
 fn is_time(word: &[u8]) -> bool {
-    let begins = |with: &[u8]| {
-        word.get(..with.len())
-            .is_some_and(|first| first.eq_ignore_ascii_case(with))
-    };
     [
         &b"time"[..],
         b"interval",
@@ -125,7 +121,7 @@ fn is_time(word: &[u8]) -> bool {
         b"second",
     ]
     .into_iter()
-    .any(begins)
+    .any(|with| begins_with(word, with))
 }
 
 /// A string constant becomes a value when it is read, by the input function of whatever type it has then.
