@@ -109,10 +109,7 @@ impl Watch {
                 None
             }
             (Run::Reused, Stage::Trusted) => {
-                let limit = self.limit();
-                if limit == u64::MAX {
-                    return None;
-                }
+                let limit = limit(self.expected.mean()?);
                 self.window
                     .add(took.min(limit.saturating_mul(SLOWEST)), weight);
                 let is_full = self.window.runs >= WINDOW;
