@@ -53,8 +53,12 @@ fn targets(
     warnings: &mut Vec<String>,
 ) -> Result<Vec<(&'static str, Target)>, Error> {
     let mut parsed = |variable: &'static str, url: &str| {
-        let target = url::parse(url, warnings);
+        let mut idle = Vec::new();
+        let target = url::parse(url, &mut idle);
         let target = target.map_err(|problem| problem.at(place().about(variable)))?;
+        warnings.extend(idle.iter().map(|key| {
+            format!("environment: {variable}: {key} has no effect: it is the client's to ask for")
+        }));
         Ok((variable, target))
     };
     if let Some(url) = variables.get("DATABASE_URL") {
@@ -64,10 +68,9 @@ fn targets(
         let urls = urls.split(',').map(str::trim).filter(|url| !url.is_empty());
         let found: Result<Vec<_>, Error> = urls.map(|url| parsed("DATABASE_URLS", url)).collect();
         let found = found?;
-        let tls = |target: &Target| target.tls.clone();
         // server_tls_* hold for all databases.
         if found.windows(2).any(|two| match two {
-            [(_, one), (_, other)] => tls(one) != tls(other),
+            [(_, one), (_, other)] => one.tls != other.tls,
             _ => false,
         }) {
             let problem = Problem::Conflict("sslmode and its like have to be equal in all".into());

@@ -7,21 +7,19 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::config::error::{Error, Place, Problem};
+use super::place;
+use crate::config::error::{Error, Problem};
 use crate::config::read_file;
 use crate::config::settings::{Setting, TABLE};
 
 /// Settings whose names mean something else in an environment: `USER` is there always.
 const NOT_OURS: [&str; 4] = ["user", "conffile", "job_name", "service_name"];
 
-/// What makes a configuration of an environment.
-const DATABASES: [&str; 5] = [
-    "DATABASE_URL",
-    "DATABASE_URLS",
-    "DB_HOST",
-    "DATABASES_HOST",
-    "POSTGRESQL_HOST",
-];
+/// What makes a configuration of an environment; so do [`HOSTS`].
+const URLS: [&str; 2] = ["DATABASE_URL", "DATABASE_URLS"];
+
+/// The hosts of [`PARTS`], ours first.
+const HOSTS: [&str; 3] = PARTS[0];
 
 /// The database in parts: our names, those of `pgbouncer/pgbouncer`, those of Bitnami's image. `DB_ALIAS` is the name for
 /// clients where it is not the database's own.
@@ -47,7 +45,8 @@ pub(super) fn settings() -> impl Iterator<Item = &'static Setting> {
 
 /// Whether a variable of this name makes the environment a configuration.
 pub(crate) fn names_a_database(name: &str) -> bool {
-    DATABASES.contains(&name.strip_suffix("_FILE").unwrap_or(name))
+    let name = name.strip_suffix("_FILE").unwrap_or(name);
+    URLS.iter().chain(&HOSTS).any(|known| *known == name)
 }
 
 /// What is set, under our names.
@@ -71,7 +70,7 @@ fn read_files(variables: &mut HashMap<String, String>) -> Result<(), Error> {
     let setting = |name: &str| settings().any(|row| row.name.eq_ignore_ascii_case(name));
     let is_ours = |name: &str| {
         let plain = name.strip_prefix("PGBOUNCER_").unwrap_or(name);
-        DATABASES.contains(&name)
+        URLS.contains(&name)
             || PARTS.iter().flatten().any(|part| *part == name)
             || setting(plain)
             || SETTINGS.iter().any(|(theirs, _)| *theirs == name)
@@ -83,7 +82,7 @@ fn read_files(variables: &mut HashMap<String, String>) -> Result<(), Error> {
             && is_ours(name)
             && !setting(variable)
         {
-            let at = || Place::line("environment", 0).about(variable);
+            let at = || place().about(variable);
             if variables.contains_key(name) {
                 let problem = Problem::Conflict(format!("{name} is set, too"));
                 return Err(problem.at(at()));
@@ -103,8 +102,12 @@ fn read_files(variables: &mut HashMap<String, String>) -> Result<(), Error> {
 /// of another would send that password to a stranger.
 fn rename(variables: &mut HashMap<String, String>) {
     let is_set = |variables: &HashMap<String, String>, name: &str| variables.contains_key(name);
-    let ours = ["DATABASE_URL", "DATABASE_URLS", "DB_HOST"];
-    if !ours.iter().any(|name| is_set(variables, name)) {
+    let [ours, ..] = HOSTS;
+    if !URLS
+        .iter()
+        .chain([&ours])
+        .any(|name| is_set(variables, name))
+    {
         let one = PARTS.map(|[ours, one, _]| (ours, one));
         let other = PARTS.map(|[ours, _, other]| (ours, other));
         let image = [one, other]

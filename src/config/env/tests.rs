@@ -140,6 +140,12 @@ fn a_warning_shows_no_rest_of_a_password() {
 }
 
 #[test]
+fn a_warning_names_the_variable() {
+    let urls = draft(&[("DATABASE_URLS", "postgres://h/d?schema=x")]).unwrap();
+    assert!(urls.warnings[0].starts_with("environment: DATABASE_URLS: schema "));
+}
+
+#[test]
 fn a_refusal_names_the_variable_and_not_the_password() {
     assert_eq!(refused(&[]), "environment: DATABASE_URL is missing");
     assert_eq!(

@@ -3,8 +3,17 @@
 use super::{Target, bad};
 use crate::config::error::Problem;
 
-/// `postgres://user:password@host:port/dbname?key=value`, every part of it optional. Keys without effect become warnings.
-pub fn parse(url: &str, warnings: &mut Vec<String>) -> Result<Target, Problem> {
+/// What a URL says of TLS, by the settings that say the same.
+const TLS: [(&str, &str); 4] = [
+    ("sslmode", "server_tls_sslmode"),
+    ("sslrootcert", "server_tls_ca_file"),
+    ("sslkey", "server_tls_key_file"),
+    ("sslcert", "server_tls_cert_file"),
+];
+
+/// `postgres://user:password@host:port/dbname?key=value`, every part of it optional. `idle` gets the
+/// keys that have no effect.
+pub fn parse(url: &str, idle: &mut Vec<String>) -> Result<Target, Problem> {
     let rest = url
         .strip_prefix("postgres://")
         .or_else(|| url.strip_prefix("postgresql://"))
@@ -45,30 +54,23 @@ pub fn parse(url: &str, warnings: &mut Vec<String>) -> Result<Target, Problem> {
             "port" => target.port = value,
             "dbname" => target.dbname = value,
             "application_name" => target.application_name = value,
-            "sslmode" | "sslrootcert" | "sslkey" | "sslcert" => {
-                let setting = match key {
-                    "sslmode" => "server_tls_sslmode",
-                    "sslrootcert" => "server_tls_ca_file",
-                    "sslkey" => "server_tls_key_file",
-                    _ => "server_tls_cert_file",
-                };
-                target.tls.extend(value.map(|value| (setting, value)));
-            }
-            _ => {
-                // What is no name may be the rest of a password with a `?` in it.
-                let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
-                let shown = if pair.contains('=') && key.bytes().all(is_name) {
-                    key
-                } else {
-                    "what follows the ?"
-                };
-                warnings.push(format!(
-                    "environment: DATABASE_URL: {shown} has no effect: it is the client's to ask for"
-                ));
-            }
+            _ => match TLS.iter().find(|(ours, _)| *ours == key) {
+                Some((_, setting)) => target.tls.extend(value.map(|value| (*setting, value))),
+                None => idle.push(shown(pair, key).to_owned()),
+            },
         }
     }
     Ok(target)
+}
+
+/// How a key is told. What is no name may be the rest of a password with a `?` in it.
+fn shown<'a>(pair: &str, key: &'a str) -> &'a str {
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    if pair.contains('=') && key.bytes().all(is_name) {
+        key
+    } else {
+        "what follows the ?"
+    }
 }
 
 /// Undoes percent encoding (RFC 3986, section 2.1); an empty text is nothing.
