@@ -341,6 +341,12 @@ fn refused(body: &[u8]) -> Error {
     }
 }
 
+/// The texts of a row's values, [printable](printable()); NULL is empty.
+pub fn printable_row(row: &[Option<String>]) -> Vec<String> {
+    let text = |value: &Option<String>| printable(value.as_deref().unwrap_or_default());
+    row.iter().map(text).collect()
+}
+
 /// The text with its control characters escaped: names and queries are what clients say, and a terminal obeys.
 pub fn printable(text: &str) -> String {
     if !text.contains(char::is_control) {

@@ -9,7 +9,7 @@ use clap::Parser;
 
 use super::Error;
 use super::console::{printable, tcp};
-use super::target::reachable;
+use super::target::{Address, reachable};
 use crate::config::Config;
 
 /// For each read and write.
@@ -90,7 +90,11 @@ impl Page {
     }
 
     fn ask(&self) -> Result<(), Error> {
-        let address = format!("{}:{}", self.host, self.port);
+        let address = Address::Tcp {
+            host: self.host.clone(),
+            port: self.port,
+        };
+        let address = address.to_string();
         let connected = tcp(&self.host, self.port);
         let mut stream = connected.map_err(|source| Error::Connect {
             address: address.clone(),

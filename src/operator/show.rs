@@ -33,7 +33,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     let name = name(&arguments.words)?;
-    let target = Target::resolve(&arguments.options, |name| std::env::var(name).ok())?;
+    let target = Target::of_process(&arguments.options)?;
     let rows = Console::connect(&target)?.show(&name)?;
     let text = write::text(&rows, arguments.format);
     match std::io::stdout().write_all(text.as_bytes()) {

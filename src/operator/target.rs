@@ -66,6 +66,11 @@ struct Said {
 }
 
 impl Target {
+    /// As [`resolve`](Self::resolve), with the environment of this process.
+    pub fn of_process(options: &Options) -> Result<Self, Error> {
+        Self::resolve(options, |name| std::env::var(name).ok())
+    }
+
     /// Options go before the URL, the URL before the file, the file before the environment.
     pub fn resolve(
         options: &Options,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::ValueEnum;
 
-use super::console::{Rows, printable};
+use super::console::{Rows, printable, printable_row};
 
 /// How rows are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -27,14 +27,7 @@ pub(super) fn text(rows: &Rows, format: Format) -> String {
 }
 
 fn table(rows: &Rows) -> String {
-    let shown: Vec<Vec<String>> = rows
-        .rows
-        .iter()
-        .map(|row| {
-            let text = |value: &Option<String>| printable(value.as_deref().unwrap_or_default());
-            row.iter().map(text).collect()
-        })
-        .collect();
+    let shown: Vec<Vec<String>> = rows.rows.iter().map(|row| printable_row(row)).collect();
     let names: Vec<String> = rows
         .columns
         .iter()
@@ -63,13 +56,9 @@ fn table(rows: &Rows) -> String {
         out.push_str(text.trim_end());
         out.push('\n');
     };
+    let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
     line(&names);
-    line(
-        &widths
-            .iter()
-            .map(|width| "-".repeat(*width))
-            .collect::<Vec<_>>(),
-    );
+    line(&rule);
     for row in &shown {
         line(row);
     }

@@ -226,9 +226,9 @@ impl App {
             }
             KeyCode::Left | KeyCode::Char('<') => self.sort_by(false),
             KeyCode::Right | KeyCode::Char('>') => self.sort_by(true),
-            KeyCode::Up | KeyCode::Char('k') => self.top = self.top.saturating_sub(1),
+            KeyCode::Up | KeyCode::Char('k') => self.up(1),
             KeyCode::Down | KeyCode::Char('j') => self.down(1),
-            KeyCode::PageUp => self.top = self.top.saturating_sub(PAGE),
+            KeyCode::PageUp => self.up(PAGE),
             KeyCode::PageDown => self.down(PAGE),
             KeyCode::Home | KeyCode::Char('g') => self.top = 0,
             KeyCode::End | KeyCode::Char('G') => self.down(usize::MAX),
@@ -249,6 +249,12 @@ impl App {
         if view != self.view {
             (self.view, self.top, self.is_urgent) = (view, 0, true);
         }
+    }
+
+    fn up(&mut self, by: usize) {
+        // There may be fewer rows than when we went down.
+        self.down(0);
+        self.top = self.top.saturating_sub(by);
     }
 
     fn down(&mut self, by: usize) {

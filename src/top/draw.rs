@@ -10,7 +10,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, Wrap};
 
 use super::app::{App, Keys, greatest, sum};
 use super::views::VIEWS;
-use crate::operator::console::{Rows, printable};
+use crate::operator::console::{Rows, printable, printable_row};
 
 /// A column is no wider, unless it is the last one.
 const WIDEST: u16 = 32;
@@ -137,11 +137,8 @@ fn table(frame: &mut Frame<'_>, area: Rect, app: &App, rows: &Rows) {
     let shown = app.shown(rows);
     let height = usize::from(area.height.saturating_sub(1));
     let top = app.top.min(shown.len().saturating_sub(1));
-    let cells = |row: &&Vec<Option<String>>| -> Vec<String> {
-        let text = |value: &Option<String>| printable(value.as_deref().unwrap_or_default());
-        row.iter().map(text).collect()
-    };
-    let page: Vec<Vec<String>> = shown.iter().skip(top).take(height).map(cells).collect();
+    let page = shown.iter().skip(top).take(height);
+    let page: Vec<Vec<String>> = page.map(|row| printable_row(row)).collect();
     let columns = visible(drawn(app, rows, &page), area.width);
     let heading = columns.iter().map(|column| {
         let style = if column.is_sorted_by {

@@ -61,7 +61,7 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Error> {
-    let target = Target::resolve(&arguments.options, |name| std::env::var(name).ok())?;
+    let target = Target::of_process(&arguments.options)?;
     let mut app = App::new(&target, arguments.interval);
     // Before the terminal is ours: who can't connect at all reads why on the screen that stays.
     let feed = Feed::start(target)?;

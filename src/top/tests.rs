@@ -268,6 +268,17 @@ fn any_size_of_the_terminal_and_any_scrolling_is_drawn() {
 }
 
 #[test]
+fn where_rows_have_gone_the_next_step_up_is_seen() {
+    let mut app = pools();
+    press(&mut app, &[KeyCode::End]);
+    let fewer: Vec<&str> = POOLS.lines().take(4).collect();
+    app.sample(Ok(sample(0, Ok(rows(&fewer.join("\n"))), (5, 30_000))));
+    assert_eq!(first(&app).len(), 1);
+    press(&mut app, &[KeyCode::Up]);
+    assert_eq!(first(&app).len(), 2);
+}
+
+#[test]
 fn a_column_with_numbers_texts_and_nulls_has_one_order() {
     let mut app = pools();
     let mixed = "cl_active\n10\n5x\n9\n-\nabc\n-1";
