@@ -71,18 +71,12 @@ impl Both {
     }
 
     fn stat(&self, column: &str) -> u64 {
-        stat(&self.pooler, &self.databases[1], column)
+        self.pooler.stat(&self.databases[1], column)
     }
 
     fn reuses(&self) -> u64 {
         self.stat("total_unnamed_reuse_count")
     }
-}
-
-fn stat(pooler: &Pooler, database: &str, column: &str) -> u64 {
-    let stats = pooler.console("SHOW STATS");
-    let row = stats.find("database", database).unwrap();
-    stats.get(row, column).parse().unwrap()
 }
 
 /// The batch of a driver that uses the unnamed statement.
@@ -377,7 +371,7 @@ fn a_plan_that_is_bad_for_some_values_is_given_up() {
             "{replies:?}"
         );
     };
-    let count = |column| stat(&pooler, &database, column);
+    let count = |column| pooler.stat(&database, column);
     // For the frequent values the primary key is the best way, and the mean of all values looks like that.
     (0..8).for_each(|_| run("1"));
     // For the rare ones that reads the whole table.

@@ -10,10 +10,6 @@ fn pooler() -> (Pooler, String) {
     (pooler, postgres().database("admin"))
 }
 
-fn console(pooler: &Pooler) -> Wire {
-    pooler.login("postgres", "pgbouncer", None).unwrap()
-}
-
 /// All that has rows, with the first of its columns.
 const SHOWS: &[(&str, &str)] = &[
     ("POOLS", "database"),
@@ -38,7 +34,7 @@ const SHOWS: &[(&str, &str)] = &[
 fn show_works_by_the_extended_protocol() {
     let (pooler, database) = pooler();
     pooler.connect(&database).rows("SELECT 1");
-    let mut console = console(&pooler);
+    let mut console = pooler.open_console();
     for (name, column) in SHOWS {
         let replies = console.exchange(&[
             frontend::parse("", &format!("SHOW {name}"), &[]),
@@ -121,7 +117,7 @@ fn pause_waits_for_transactions_and_resume_lets_them_in_again() {
     let mut inside = pooler.connect(&database);
     let mut outside = pooler.connect(&database);
     inside.rows("BEGIN");
-    let mut pausing = console(&pooler);
+    let mut pausing = pooler.open_console();
     pausing.send(&frontend::query("PAUSE"));
     let paused = || {
         let rows = pooler.console("SHOW STATE");
@@ -245,12 +241,7 @@ fn stats_count_queries_and_transactions() {
     client.rows("BEGIN");
     client.rows("SELECT 1");
     client.rows("COMMIT");
-    let count = |column: &str| -> u64 {
-        let rows = pooler.console("SHOW STATS");
-        rows.get(rows.find("database", &database).unwrap(), column)
-            .parse()
-            .unwrap()
-    };
+    let count = |column: &str| pooler.stat(&database, column);
     wait_until("all is counted", || count("total_query_count") == 13);
     assert_eq!(count("total_xact_count"), 11);
     assert!(count("total_received") > 100 && count("total_sent") > 300);

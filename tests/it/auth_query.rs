@@ -4,18 +4,14 @@ use std::thread;
 
 use crate::support::pooler::Ini;
 use crate::support::postgres::password;
-use crate::support::wire::Refusal;
-use crate::support::{Pooler, Wire, postgres, wait_until};
+use crate::support::wire::refusal;
+use crate::support::{Pooler, postgres, wait_until};
 
 /// SCRAM, and what PostgreSQL keeps of `scram_user`'s password is known to PostgreSQL alone.
 fn ask_postgresql(ini: &mut Ini) -> &mut Ini {
     ini.set("auth_type", "scram-sha-256")
         .set("auth_user", "postgres")
         .no_secret("scram_user")
-}
-
-fn refusal(result: Result<Wire, Refusal>) -> String {
-    result.err().expect("a refusal").text()
 }
 
 #[test]

@@ -122,12 +122,7 @@ fn an_unused_pool_is_forgotten_and_its_counts_are_not() {
         ini.set("server_idle_timeout", "0.1");
         ini.database(&database, "");
     });
-    let count = |column: &str| {
-        let stats = pooler.console("SHOW STATS");
-        stats
-            .get(stats.find("database", &database).unwrap(), column)
-            .clone()
-    };
+    let count = |column: &str| pooler.stat(&database, column);
     pooler.connect(&database).rows("SELECT 1");
     wait_until("the pool is forgotten", || {
         pooler
@@ -139,9 +134,9 @@ fn an_unused_pool_is_forgotten_and_its_counts_are_not() {
         "cleaning up idle pool for user app on db {database} because: pool idle timeout (age= "
     );
     wait_until("it is said", || pooler.log().contains(&line));
-    assert_eq!(count("total_query_count"), "1");
+    assert_eq!(count("total_query_count"), 1);
     pooler.connect(&database).rows("SELECT 1");
-    assert_eq!(count("total_query_count"), "2");
+    assert_eq!(count("total_query_count"), 2);
 }
 
 #[test]

@@ -16,12 +16,6 @@ fn pooler(servers: usize) -> (Pooler, String) {
     (pooler, postgres().database("contexts"))
 }
 
-fn connect(pooler: &Pooler, database: &str, settings: &[(&str, &str)]) -> Wire {
-    let parameters = [&[("user", "app"), ("database", database)], settings].concat();
-    Wire::login_with(pooler.address(), &parameters, None)
-        .unwrap_or_else(|refusal| panic!("login: {}", refusal.text()))
-}
-
 /// Runs a statement without parameters, and tells its one value.
 fn run(client: &mut Wire, name: &str) -> String {
     rows(&client.exchange(&[bind("", name, &[]), execute("", 0), sync()]))
@@ -37,18 +31,13 @@ fn prepare(client: &mut Wire, name: &str, sql: &str) {
 #[test]
 fn one_text_of_clients_with_other_settings_is_read_as_each_ones_own() {
     let (pooler, database) = pooler(1);
-    let mut american = connect(
-        &pooler,
-        &database,
-        &[("DateStyle", "ISO, MDY"), ("TimeZone", "UTC")],
-    );
-    let mut german = connect(
-        &pooler,
+    let mut american =
+        pooler.connect_with(&database, &[("DateStyle", "ISO, MDY"), ("TimeZone", "UTC")]);
+    let mut german = pooler.connect_with(
         &database,
         &[("DateStyle", "German, DMY"), ("TimeZone", "UTC")],
     );
-    let mut japanese = connect(
-        &pooler,
+    let mut japanese = pooler.connect_with(
         &database,
         &[("DateStyle", "ISO, MDY"), ("TimeZone", "Asia/Tokyo")],
     );
@@ -73,7 +62,7 @@ fn one_text_of_clients_with_other_settings_is_read_as_each_ones_own() {
 fn the_name_of_an_application_does_not_make_another_statement() {
     let (pooler, database) = pooler(1);
     for name in ["one", "other"] {
-        let mut client = connect(&pooler, &database, &[("application_name", name)]);
+        let mut client = pooler.connect_with(&database, &[("application_name", name)]);
         prepare(&mut client, "s", "select 1");
         client.rows("set application_name = 'third'");
         assert_eq!(run(&mut client, "s"), "1");
@@ -87,8 +76,8 @@ fn a_statement_made_before_a_set_is_read_under_the_new_settings_and_nobody_elses
     for servers in [1, 2] {
         let (pooler, database) = pooler(servers);
         let settings = [("DateStyle", "ISO, MDY")];
-        let mut stays = connect(&pooler, &database, &settings);
-        let mut changes = connect(&pooler, &database, &settings);
+        let mut stays = pooler.connect_with(&database, &settings);
+        let mut changes = pooler.connect_with(&database, &settings);
         for client in [&mut stays, &mut changes] {
             prepare(client, "s", DAY);
         }
@@ -137,8 +126,8 @@ fn what_is_parsed_right_behind_a_set_is_read_under_what_it_sets() {
     for (way, messages) in in_one_write {
         let (pooler, database) = pooler(1);
         let settings = [("DateStyle", "ISO, MDY")];
-        let mut stays = connect(&pooler, &database, &settings);
-        let mut changes = connect(&pooler, &database, &settings);
+        let mut stays = pooler.connect_with(&database, &settings);
+        let mut changes = pooler.connect_with(&database, &settings);
         prepare(&mut stays, "s", DAY);
         prepare(&mut changes, "older", DAY);
         prepare(&mut changes, "set", set);
@@ -180,8 +169,8 @@ fn what_is_parsed_right_behind_a_set_is_read_under_what_it_sets() {
 fn a_change_that_no_text_tells_of_spoils_nothing_for_others() {
     let (pooler, database) = pooler(1);
     let settings = [("DateStyle", "ISO, MDY")];
-    let mut stays = connect(&pooler, &database, &settings);
-    let mut changes = connect(&pooler, &database, &settings);
+    let mut stays = pooler.connect_with(&database, &settings);
+    let mut changes = pooler.connect_with(&database, &settings);
     // By a function, and with the statement behind it in the same batch.
     let replies = changes.exchange(&[
         parse("", "select set_config('DateStyle', 'ISO, DMY', false)", &[]),

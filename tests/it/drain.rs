@@ -1,14 +1,16 @@
 //! The bounded end: `shutdown_mode = drain`, and `SHUTDOWN DRAIN`.
 
-use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use crate::support::frontend::{query, startup};
+use crate::support::http::get;
 use crate::support::pooler::Ini;
 use crate::support::ports::free_port;
+use crate::support::wire::error;
 use crate::support::{Pooler, Wire, postgres, wait_until};
 
 fn pooler(seconds: u32, change: impl FnOnce(&mut Ini)) -> (Pooler, String) {
@@ -145,26 +147,18 @@ fn nobody_new_gets_in_and_readiness_says_so_while_the_console_stays() {
             .set("shutdown_mode", "wait_for_clients")
             .set("unix_socket_dir", ".");
     });
-    let status = || {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, http)).unwrap();
-        let request = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-        stream.write_all(request).unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text.split(' ').nth(1).unwrap().to_owned()
-    };
-    assert_eq!(status(), "200");
+    let status = || get(http, "/readyz").status;
+    assert_eq!(status(), 200);
     let mut client = pooler.connect(&database);
     client.rows("BEGIN");
-    let mut console = pooler.login("postgres", "pgbouncer", None).unwrap();
+    let mut console = pooler.open_console();
     console.rows("SHUTDOWN DRAIN 20");
-    assert_eq!(status(), "503");
-    let refused = by_unix(&pooler, &database);
-    assert!(refused.contains("C57P03\0"), "{refused:?}");
-    assert!(
-        refused.contains("Mthe pooler is shutting down\0"),
-        "{refused:?}"
-    );
+    assert_eq!(status(), 503);
+    let new = startup(&[("user", "app"), ("database", &database)]);
+    let refused = pooler.by_socket(&new);
+    assert_eq!(error(&refused).sqlstate(), "57P03");
+    let text = error(&refused).field('M');
+    assert_eq!(text.as_deref(), Some("the pooler is shutting down"));
     wait_until("the port is closed", || {
         TcpStream::connect_timeout(&pooler.address(), Duration::from_millis(100)).is_err()
     });
@@ -173,25 +167,6 @@ fn nobody_new_gets_in_and_readiness_says_so_while_the_console_stays() {
     is_told(&mut client);
     assert!(pooler.wait().success());
     assert!(console.ended());
-}
-
-/// What a client at the Unix socket gets first.
-fn by_unix(pooler: &Pooler, database: &str) -> String {
-    let mut stream = std::os::unix::net::UnixStream::connect(pooler.socket()).unwrap();
-    let mut body = 196_608_i32.to_be_bytes().to_vec();
-    body.extend_from_slice(format!("user\0app\0database\0{database}\0\0").as_bytes());
-    let length = i32::try_from(body.len() + 4).unwrap();
-    stream
-        .write_all(&[&length.to_be_bytes()[..], &body].concat())
-        .unwrap();
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).unwrap();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn query(sql: &str) -> Vec<u8> {
-    let length = i32::try_from(sql.len() + 5).unwrap();
-    [b"Q", &length.to_be_bytes()[..], sql.as_bytes(), b"\0"].concat()
 }
 
 /// A client that works as a pool of connections does: it looks whether its connection lives, and takes another if not.

@@ -1,12 +1,8 @@
 //! Servers that are not to be had: what those who wait are told, and what the log says.
 
 use crate::support::scripted::Scripted;
-use crate::support::wire::Refusal;
-use crate::support::{Pooler, Wire, frontend, postgres, wait_until};
-
-fn refusal(result: Result<Wire, Refusal>) -> String {
-    result.err().expect("a refusal").text()
-}
+use crate::support::wire::refusal;
+use crate::support::{Pooler, frontend, postgres, wait_until};
 
 fn closings(pooler: &Pooler, reason: &str) -> usize {
     pooler

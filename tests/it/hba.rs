@@ -178,7 +178,7 @@ fn a_reload_reads_the_rules_again_and_a_bad_file_changes_nothing() {
             .contains("configuration not reloaded: hba.conf:3: unknown method \"trusty\"")
     });
     assert_eq!(outcome(&pooler, "app", "postgres", ""), "login rejected");
-    let mut console = pooler.login("postgres", "pgbouncer", None).unwrap();
+    let mut console = pooler.open_console();
     let replies = console.query("RELOAD");
     assert_eq!(crate::support::wire::error(&replies).sqlstate(), "F0000");
 

@@ -143,13 +143,6 @@ fn server_lifetime_is_kept_while_clients_leave_a_server_no_rest() {
     assert!(pooler.servers(&database, "app") <= 1);
 }
 
-/// What SHOW STATS says about this database.
-fn stat(pooler: &Pooler, database: &str, column: &str) -> u64 {
-    let rows = pooler.console("SHOW STATS");
-    let row = rows.find("database", database).unwrap();
-    rows.get(row, column).parse().unwrap()
-}
-
 #[test]
 fn a_query_that_meets_a_dead_server_first_is_counted_once() {
     // Every server dies of its second check.
@@ -181,7 +174,7 @@ fn a_query_that_meets_a_dead_server_first_is_counted_once() {
         "total_xact_count",
         "total_server_assignment_count",
     ] {
-        assert_eq!(stat(&pooler, "dying", column), 6, "{column}");
+        assert_eq!(pooler.stat("dying", column), 6, "{column}");
     }
 }
 
@@ -198,5 +191,5 @@ fn a_server_terminated_behind_our_back_costs_no_query() {
         direct.rows(&format!("SELECT pg_terminate_backend({pid}, 5000)"));
         assert_ne!(client.value("SELECT pg_backend_pid()"), pid);
     }
-    assert_eq!(stat(&pooler, &database, "total_query_count"), 10);
+    assert_eq!(pooler.stat(&database, "total_query_count"), 10);
 }

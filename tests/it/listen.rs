@@ -576,9 +576,7 @@ fn a_client_that_takes_nothing_is_sent_away() {
         ("ErrorResponse", "53200")
     );
     assert!(slow.ended());
-    let stats = pooler.console("SHOW STATS");
-    let row = stats.find("database", &database).unwrap();
-    assert_eq!(stats.get(row, "total_slow_listener_count"), "1");
+    assert_eq!(pooler.stat(&database, "total_slow_listener_count"), 1);
 }
 
 #[test]

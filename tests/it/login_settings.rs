@@ -20,11 +20,6 @@ fn with<'a>(database: &'a str, more: Asked<'a>) -> Vec<(&'a str, &'a str)> {
     [&[("user", "app"), ("database", database)], more].concat()
 }
 
-fn connect(pooler: &Pooler, database: &str, more: Asked<'_>) -> Wire {
-    Wire::login_with(pooler.address(), &with(database, more), None)
-        .unwrap_or_else(|refusal| panic!("{more:?}: {}", refusal.text()))
-}
-
 fn direct(database: &str, more: Asked<'_>) -> Wire {
     Wire::login_with(postgres().address(), &with(database, more), None)
         .unwrap_or_else(|refusal| panic!("{more:?}: {}", refusal.text()))
@@ -99,14 +94,13 @@ const DEEDS: &[&[&str]] = &[
 fn what_is_asked_for_holds_on_every_server_and_comes_back_when_it_is_reset() {
     for servers in [1, 3] {
         let (pooler, database) = pooler(servers, |_| ());
-        let mut plain = connect(&pooler, &database, &[]);
-        let mut other = connect(
-            &pooler,
-            &database,
-            &[("search_path", "other"), ("jit", "off")],
-        );
+        let mut plain = pooler.connect(&database);
+        let mut other = pooler.connect_with(&database, &[("search_path", "other"), ("jit", "off")]);
         for (asked, names) in LOGINS {
-            let mut clients = [connect(&pooler, &database, asked), direct(&database, asked)];
+            let mut clients = [
+                pooler.connect_with(&database, asked),
+                direct(&database, asked),
+            ];
             for name in *names {
                 let mut fresh = direct(&database, &[]);
                 let show = format!("SHOW {name}");
@@ -143,7 +137,7 @@ fn what_is_asked_for_holds_on_every_server_and_comes_back_when_it_is_reset() {
 fn what_postgresql_reports_is_in_the_welcome_as_it_holds() {
     let (pooler, database) = pooler(1, |_| ());
     let asked = [("default_transaction_read_only", "1"), ("search_path", "x")];
-    let mut client = connect(&pooler, &database, &asked);
+    let mut client = pooler.connect_with(&database, &asked);
     let oracle = direct(&database, &asked);
     let of = |wire: &Wire| {
         let mut told = wire.parameters.clone();
@@ -157,7 +151,9 @@ fn what_postgresql_reports_is_in_the_welcome_as_it_holds() {
         Some("on")
     );
     assert_eq!(
-        connect(&pooler, &database, &[]).parameter("default_transaction_read_only"),
+        pooler
+            .connect(&database)
+            .parameter("default_transaction_read_only"),
         Some("off")
     );
     client.rows("SET default_transaction_read_only = off");
@@ -176,13 +172,13 @@ fn what_postgresql_reports_is_in_the_welcome_as_it_holds() {
 #[test]
 fn custom_settings_are_the_clients_own() {
     let (pooler, database) = pooler(2, |_| ());
-    let mut plain = connect(&pooler, &database, &[]);
+    let mut plain = pooler.connect(&database);
     let asked = [
         ("options", "-c App.tenant=one -c app.empty="),
         ("app.other", "it's \\"),
     ];
     let mut clients = [
-        connect(&pooler, &database, &asked),
+        pooler.connect_with(&database, &asked),
         direct(&database, &asked),
     ];
     let deeds: &[&str] = &[
@@ -231,7 +227,7 @@ fn told(refusal: Result<Wire, Refusal>) -> Vec<String> {
 #[test]
 fn what_postgresql_does_not_take_is_refused_in_its_own_words() {
     let (pooler, database) = pooler(1, |_| ());
-    let mut plain = connect(&pooler, &database, &[]);
+    let mut plain = pooler.connect(&database);
     let logins: &[Asked<'_>] = &[
         &[("Nonsense", "1")],
         &[("options", "-c no_such=1")],
@@ -266,7 +262,7 @@ fn what_postgresql_does_not_take_is_refused_in_its_own_words() {
 #[test]
 fn values_that_hamper_the_question_itself_are_taken() {
     let (pooler, database) = pooler(1, |_| ());
-    let mut plain = connect(&pooler, &database, &[]);
+    let mut plain = pooler.connect(&database);
     for (name, value, shown) in [
         ("statement_timeout", "1", "1ms"),
         ("lock_timeout", "1", "1ms"),
@@ -279,7 +275,7 @@ fn values_that_hamper_the_question_itself_are_taken() {
         ("row_security", "off", "off"),
     ] {
         for _ in 0..3 {
-            let mut client = connect(&pooler, &database, &[(name, value)]);
+            let mut client = pooler.connect_with(&database, &[(name, value)]);
             assert_eq!(client.value(&format!("SHOW {name}")), shown);
             assert_ne!(plain.value(&format!("SHOW {name}")), shown);
         }
@@ -293,7 +289,7 @@ fn names_and_values_are_never_sql() {
         ("app.x", "'; DROP TABLE t; --"),
         ("app.y", "\\'); SELECT 1; --"),
     ];
-    let mut client = connect(&pooler, &database, &asked);
+    let mut client = pooler.connect_with(&database, &asked);
     for (name, value) in asked {
         assert_eq!(client.value(&format!("SHOW {name}")), value);
     }
@@ -309,9 +305,9 @@ fn a_set_that_was_taken_before_needs_no_server_at_login() {
     let (pooler, database) = pooler(1, |ini| {
         ini.set("query_wait_timeout", 1);
     });
-    let mut holder = connect(&pooler, &database, &[("geqo", "off")]);
+    let mut holder = pooler.connect_with(&database, &[("geqo", "off")]);
     holder.rows("BEGIN");
-    let mut client = connect(&pooler, &database, &[("geqo", "off")]);
+    let mut client = pooler.connect_with(&database, &[("geqo", "off")]);
     let parameters = with(&database, &[("geqo", "on")]);
     let refusal = told(Wire::login_with(pooler.address(), &parameters, None));
     assert!(
@@ -323,7 +319,9 @@ fn a_set_that_was_taken_before_needs_no_server_at_login() {
     // RECONNECT makes it a question again.
     pooler.console("RECONNECT");
     assert_eq!(
-        connect(&pooler, &database, &[("geqo", "off")]).value("SHOW geqo"),
+        pooler
+            .connect_with(&database, &[("geqo", "off")])
+            .value("SHOW geqo"),
         "off"
     );
 }
@@ -336,8 +334,7 @@ fn a_crowd_that_asks_for_the_same_at_once_gets_it() {
             let (pooler, database) = (&pooler, &database);
             scope.spawn(move || {
                 let value = (number % 3 + 10).to_string();
-                let mut client = connect(
-                    pooler,
+                let mut client = pooler.connect_with(
                     database,
                     &[("app.number", &value), ("geqo_threshold", &value)],
                 );
@@ -374,8 +371,8 @@ fn statements_are_read_under_the_settings_of_the_login() {
     postgres().sql(&database, "CREATE SCHEMA one; CREATE SCHEMA two; CREATE TABLE one.t AS SELECT 1 AS n; \
                                CREATE TABLE two.t AS SELECT 2 AS n; GRANT USAGE ON SCHEMA one, two TO app; \
                                GRANT SELECT ON one.t, two.t TO app");
-    let mut one = connect(&pooler, &database, &[("search_path", "one")]);
-    let mut two = connect(&pooler, &database, &[("options", "-c search_path=two")]);
+    let mut one = pooler.connect_with(&database, &[("search_path", "one")]);
+    let mut two = pooler.connect_with(&database, &[("options", "-c search_path=two")]);
     for _ in 0..3 {
         for (client, wanted) in [(&mut one, "1"), (&mut two, "2")] {
             let replies = client.exchange(&[
@@ -399,8 +396,8 @@ fn what_connect_query_has_set_stays_beside_what_is_asked_for() {
         );
     });
     let look = "SELECT current_setting('work_mem') || current_setting('app.base') || current_setting('jit') || current_setting('geqo')";
-    let mut plain = connect(&pooler, "line", &[]);
-    let mut client = connect(&pooler, "line", &[("geqo", "off"), ("WORK_MEM", "1MB")]);
+    let mut plain = pooler.connect("line");
+    let mut client = pooler.connect_with("line", &[("geqo", "off"), ("WORK_MEM", "1MB")]);
     for _ in 0..2 {
         assert_eq!(plain.value(look), "8MBboffon");
         assert_eq!(client.value(look), "1MBboffoff");
@@ -417,9 +414,9 @@ fn a_reset_query_at_each_release_takes_nothing_away() {
             ini.set("server_reset_query", query)
                 .set("server_reset_query_always", 1);
         });
-        let mut plain = connect(&pooler, &database, &[]);
+        let mut plain = pooler.connect(&database);
         let asked = [("geqo", "off"), ("app.a", "1")];
-        let mut client = connect(&pooler, &database, &asked);
+        let mut client = pooler.connect_with(&database, &asked);
         let look = "SELECT current_setting('geqo') || current_setting('app.a', true) || current_setting('jit')";
         for jit in ["on", "off", "on"] {
             client.rows(&format!("SET jit = {jit}"));
@@ -438,9 +435,9 @@ fn what_is_tracked_in_vain_is_carried_all_the_same() {
             "IntervalStyle, work_mem, app.tenant",
         );
     });
-    let mut plain = connect(&pooler, &database, &[]);
+    let mut plain = pooler.connect(&database);
     let asked = [("work_mem", "1MB"), ("app.tenant", "t")];
-    let mut client = connect(&pooler, &database, &asked);
+    let mut client = pooler.connect_with(&database, &asked);
     assert_eq!(client.parameter("work_mem"), None);
     for _ in 0..2 {
         assert_eq!(client.value("SHOW work_mem"), "1MB");
@@ -463,7 +460,7 @@ fn what_is_tracked_in_vain_is_carried_all_the_same() {
 #[test]
 fn a_client_that_keeps_its_server_goes_back_to_its_own_there() {
     let (pooler, database) = pooler(1, |_| ());
-    let mut client = connect(&pooler, &database, &[("work_mem", "1MB")]);
+    let mut client = pooler.connect_with(&database, &[("work_mem", "1MB")]);
     client.rows("CREATE TEMPORARY TABLE t (n int)");
     client.rows("SET work_mem = '2MB'");
     assert_eq!(client.value("SHOW work_mem"), "2MB");
@@ -472,10 +469,7 @@ fn a_client_that_keeps_its_server_goes_back_to_its_own_there() {
     client.rows("DISCARD ALL");
     assert_eq!(client.value("SHOW work_mem"), "1MB");
     drop(client);
-    assert_eq!(
-        connect(&pooler, &database, &[]).value("SHOW work_mem"),
-        "4MB"
-    );
+    assert_eq!(pooler.connect(&database).value("SHOW work_mem"), "4MB");
 }
 
 #[test]
@@ -501,8 +495,8 @@ fn it_is_the_same_in_statement_mode_and_where_nobody_may_keep_a_server() {
         let (pooler, database) = pooler(1, |ini| {
             ini.set(setting, value);
         });
-        let mut plain = connect(&pooler, &database, &[]);
-        let mut client = connect(&pooler, &database, &[("geqo", "off")]);
+        let mut plain = pooler.connect(&database);
+        let mut client = pooler.connect_with(&database, &[("geqo", "off")]);
         for _ in 0..2 {
             assert_eq!(client.value("SHOW geqo"), "off");
             assert_eq!(plain.value("SHOW geqo"), "on");

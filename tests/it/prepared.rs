@@ -3,8 +3,8 @@
 //! how many a server keeps.
 
 use crate::support::frontend::{self, bind, execute, parse, sync};
-use crate::support::wire::{self, error, rows};
-use crate::support::{Message, Pooler, Wire, postgres, wait_until};
+use crate::support::wire::{self, error, first_value, rows};
+use crate::support::{Pooler, Wire, postgres, wait_until};
 
 /// A pooler with a pool of `servers` and a database of its own.
 fn pooler(servers: usize, statements: usize) -> (Pooler, String) {
@@ -23,12 +23,6 @@ fn text(value: &str) -> Vec<frontend::Value> {
 fn run(client: &mut Wire, name: &str, value: &str) -> String {
     let replies = client.exchange(&[bind("", name, &text(value)), execute("", 0), sync()]);
     first_value(&replies)
-}
-
-fn first_value(replies: &[Message]) -> String {
-    let row = replies.iter().find(|message| message.tag == b'D');
-    let row = row.unwrap_or_else(|| panic!("a row among {replies:?}"));
-    row.values()[0].clone().unwrap_or_default()
 }
 
 fn prepare(client: &mut Wire, name: &str, sql: &str) {

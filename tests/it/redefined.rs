@@ -196,9 +196,8 @@ fn who_asks_for_the_columns_and_sends_text_does_not_notice_that_a_type_was_made_
                 case.name
             );
         }
-        let stats = pooler.console("SHOW STATS");
-        let row = stats.find("database", &database).unwrap();
-        assert_eq!(stats.get(row, "total_replan_count"), "1", "{}", case.name);
+        let replans = pooler.stat(&database, "total_replan_count");
+        assert_eq!(replans, 1, "{}", case.name);
     }
 }
 

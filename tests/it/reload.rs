@@ -65,7 +65,7 @@ fn a_bad_file_changes_nothing_and_is_explained() {
             .set("query_wait_timeout", 7)
             .set("no_such_setting", 1);
     });
-    let mut console = pooler.login("postgres", "pgbouncer", None).unwrap();
+    let mut console = pooler.open_console();
     let replies = console.query("RELOAD");
     assert_eq!(error(&replies).sqlstate(), "F0000");
     pooler.reload();

@@ -49,9 +49,7 @@ impl Setting {
     }
 
     fn replans(&self) -> u64 {
-        let stats = self.pooler.console("SHOW STATS");
-        let row = stats.find("database", &self.database).unwrap();
-        stats.get(row, "total_replan_count").parse().unwrap()
+        self.pooler.stat(&self.database, "total_replan_count")
     }
 }
 

@@ -1,5 +1,6 @@
 //! `currval` and `lastval` in transaction pooling: a client's own draws or PostgreSQL's error, never what another has drawn.
 
+use crate::sessions::{fill, servers_used, taking_turns};
 use crate::support::frontend::{bind, execute, parse, sync};
 use crate::support::message::Message;
 use crate::support::pooler::Ini;
@@ -31,16 +32,8 @@ const INSERT: &str = "INSERT INTO t (v) VALUES ('x')";
 fn roaming(schema: &str, change: impl FnOnce(&mut Ini)) -> (Pooler, String) {
     let database = postgres().database("sequences");
     postgres().sql(&database, schema);
-    let pooler = Pooler::start(|ini| {
-        ini.set("default_pool_size", 3).set("server_round_robin", 1);
-        change(ini);
-    });
-    let mut clients: Vec<Wire> = (0..3).map(|_| pooler.connect(&database)).collect();
-    for sql in ["BEGIN", "COMMIT"] {
-        for client in &mut clients {
-            client.rows(sql);
-        }
-    }
+    let pooler = taking_turns(change);
+    fill(&pooler, &database);
     (pooler, database)
 }
 
@@ -60,15 +53,6 @@ fn pins(pooler: &Pooler) -> Vec<String> {
     (0..rows.rows.len())
         .map(|row| rows.get(row, "reason"))
         .collect()
-}
-
-fn servers_used(client: &mut Wire) -> usize {
-    let mut seen: Vec<String> = (0..6)
-        .map(|_| client.value("SELECT pg_backend_pid()"))
-        .collect();
-    seen.sort();
-    seen.dedup();
-    seen.len()
 }
 
 /// The values, and the errors with their texts.

@@ -1,22 +1,26 @@
 //! Transaction pooling, and nobody notices: what a client sets goes along with it, what can't move keeps its server, and no
 //! other client sees any of it.
 
+use crate::support::pooler::Ini;
 use crate::support::scripted::Scripted;
 use crate::support::wire::{Rows, error};
 use crate::support::{Pooler, Wire, frontend, postgres, wait_until};
 
 /// A pooler whose every transaction goes to another server, if it can.
-fn roaming(change: impl FnOnce(&mut crate::support::pooler::Ini)) -> (Pooler, String) {
-    let database = postgres().database("sessions");
-    let pooler = Pooler::start(|ini| {
+fn roaming(change: impl FnOnce(&mut Ini)) -> (Pooler, String) {
+    (taking_turns(change), postgres().database("sessions"))
+}
+
+/// A pooler whose pools have three servers that take turns.
+pub fn taking_turns(change: impl FnOnce(&mut Ini)) -> Pooler {
+    Pooler::start(|ini| {
         ini.set("default_pool_size", 3).set("server_round_robin", 1);
         change(ini);
-    });
-    (pooler, database)
+    })
 }
 
 /// Opens all three servers, so that there is another one to go to.
-fn fill(pooler: &Pooler, database: &str) {
+pub fn fill(pooler: &Pooler, database: &str) {
     let mut clients: Vec<Wire> = (0..3).map(|_| pooler.connect(database)).collect();
     for client in &mut clients {
         client.rows("BEGIN");
@@ -32,7 +36,7 @@ fn server(client: &mut Wire) -> String {
 }
 
 /// On how many servers six transactions run.
-fn servers_used(client: &mut Wire) -> usize {
+pub fn servers_used(client: &mut Wire) -> usize {
     let mut seen: Vec<String> = (0..6).map(|_| server(client)).collect();
     seen.sort();
     seen.dedup();
@@ -519,14 +523,10 @@ fn what_functions_and_triggers_do_to_a_session_is_followed() {
         ini.set("default_pool_size", 3).set("server_round_robin", 1);
     });
     fill(&pooler, &database);
-    let looks = || {
-        let stats = pooler.console("SHOW STATS");
-        let row = stats.find("database", &database).unwrap();
-        stats.get(row, "total_session_look_count")
-    };
+    let looks = || pooler.stat(&database, "total_session_look_count");
     let mut client = pooler.connect(&database);
     client.rows("SELECT quiet(), count(*), now() FROM pg_class");
-    assert_eq!(looks(), "0");
+    assert_eq!(looks(), 0);
     client.rows("SELECT calls()");
     for _ in 0..4 {
         assert_eq!(client.value("SHOW work_mem"), "3MB");

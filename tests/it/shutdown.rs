@@ -107,7 +107,7 @@ fn shutdown_by_the_console_ends_at_once() {
     let (mut pooler, database) = pooler();
     let mut client = pooler.connect(&database);
     client.rows("BEGIN");
-    let mut console = pooler.login("postgres", "pgbouncer", None).unwrap();
+    let mut console = pooler.open_console();
     console.query("SHUTDOWN");
     assert!(pooler.wait().success());
 }

@@ -11,10 +11,6 @@ fn pooler(servers: usize) -> (Pooler, String) {
     (pooler, postgres().database("startup"))
 }
 
-fn connect(pooler: &Pooler, database: &str, more: &[(&str, &str)]) -> Wire {
-    try_connect(pooler, database, more).unwrap_or_else(|text| panic!("login: {text}"))
-}
-
 fn try_connect(pooler: &Pooler, database: &str, more: &[(&str, &str)]) -> Result<Wire, String> {
     let parameters = [&[("user", "app"), ("database", database)], more].concat();
     Wire::login_with(pooler.address(), &parameters, None).map_err(|refusal| refusal.text())
@@ -23,9 +19,8 @@ fn try_connect(pooler: &Pooler, database: &str, more: &[(&str, &str)]) -> Result
 #[test]
 fn each_client_sees_its_own_values_on_a_shared_server() {
     let (pooler, database) = pooler(1);
-    let mut plain = connect(&pooler, &database, &[]);
-    let mut paris = connect(
-        &pooler,
+    let mut plain = pooler.connect(&database);
+    let mut paris = pooler.connect_with(
         &database,
         &[
             ("TimeZone", "Europe/Paris"),
@@ -33,8 +28,7 @@ fn each_client_sees_its_own_values_on_a_shared_server() {
             ("application_name", "paris"),
         ],
     );
-    let mut delhi = connect(
-        &pooler,
+    let mut delhi = pooler.connect_with(
         &database,
         &[("timezone", "Asia/Kolkata"), ("client_encoding", "LATIN1")],
     );
@@ -55,8 +49,8 @@ fn each_client_sees_its_own_values_on_a_shared_server() {
 #[test]
 fn a_value_goes_along_from_server_to_server() {
     let (pooler, database) = pooler(3);
-    let mut holding: Vec<Wire> = (0..2).map(|_| connect(&pooler, &database, &[])).collect();
-    let mut client = connect(&pooler, &database, &[("application_name", "wanderer")]);
+    let mut holding: Vec<Wire> = (0..2).map(|_| pooler.connect(&database)).collect();
+    let mut client = pooler.connect_with(&database, &[("application_name", "wanderer")]);
     let mut servers = Vec::new();
     for turn in 0..3 {
         servers.push(client.value("SELECT pg_backend_pid()"));
@@ -80,8 +74,7 @@ fn a_value_goes_along_from_server_to_server() {
 #[test]
 fn the_client_is_told_the_values_that_hold_for_it() {
     let (pooler, database) = pooler(1);
-    let mut first = connect(
-        &pooler,
+    let mut first = pooler.connect_with(
         &database,
         &[("application_name", "first"), ("TimeZone", "Asia/Tokyo")],
     );
@@ -92,7 +85,7 @@ fn the_client_is_told_the_values_that_hold_for_it() {
     first.rows("SET timezone = 'Europe/Rome'");
     assert_eq!(first.parameter("TimeZone"), Some("Europe/Rome"));
     // The next client logs in while the server still has the values of the first.
-    let second = connect(&pooler, &database, &[]);
+    let second = pooler.connect(&database);
     assert_eq!(second.parameter("application_name"), Some(""));
     assert_eq!(
         second.parameter("TimeZone"),
@@ -119,8 +112,8 @@ fn the_client_is_told_the_values_that_hold_for_it() {
 #[test]
 fn a_rolled_back_set_is_no_set() {
     let (pooler, database) = pooler(2);
-    let mut other = connect(&pooler, &database, &[]);
-    let mut client = connect(&pooler, &database, &[("application_name", "before")]);
+    let mut other = pooler.connect(&database);
+    let mut client = pooler.connect_with(&database, &[("application_name", "before")]);
     client.rows("BEGIN");
     client.rows("SET application_name = 'undone'");
     client.rows("ROLLBACK");
@@ -132,18 +125,17 @@ fn a_rolled_back_set_is_no_set() {
 #[test]
 fn options_with_c_are_understood() {
     let (pooler, database) = pooler(1);
-    let mut plain = connect(&pooler, &database, &[]);
+    let mut plain = pooler.connect(&database);
     for options in [
         "-c TimeZone=Asia/Tokyo",
         "-cTimeZone=Asia/Tokyo",
         "--TimeZone=Asia/Tokyo",
     ] {
-        let mut client = connect(&pooler, &database, &[("options", options)]);
+        let mut client = pooler.connect_with(&database, &[("options", options)]);
         assert_eq!(client.value("SHOW timezone"), "Asia/Tokyo", "{options}");
         assert_ne!(plain.value("SHOW timezone"), "Asia/Tokyo");
     }
-    let mut client = connect(
-        &pooler,
+    let mut client = pooler.connect_with(
         &database,
         &[(
             "options",
@@ -174,14 +166,17 @@ fn where_sessions_are_not_followed_settings_are_refused_unless_they_are_to_be_ig
         ini.set("ignore_startup_parameters", "extra_float_digits, geqo");
     });
     let more = [("extra_float_digits", "3"), ("options", "-c geqo=off")];
-    assert_eq!(connect(&lenient, &database, &more).value("SHOW geqo"), "on");
+    assert_eq!(
+        lenient.connect_with(&database, &more).value("SHOW geqo"),
+        "on"
+    );
 }
 
 #[test]
 fn interval_style_and_what_the_setting_names_are_tracked() {
     let (pooler, database) = pooler(1);
-    let mut plain = connect(&pooler, &database, &[]);
-    let mut iso = connect(&pooler, &database, &[("IntervalStyle", "iso_8601")]);
+    let mut plain = pooler.connect(&database);
+    let mut iso = pooler.connect_with(&database, &[("IntervalStyle", "iso_8601")]);
     for _ in 0..2 {
         assert_eq!(iso.value("SELECT interval '1 day'"), "P1D");
         assert_eq!(plain.value("SELECT interval '1 day'"), "1 day");
@@ -191,7 +186,7 @@ fn interval_style_and_what_the_setting_names_are_tracked() {
 #[test]
 fn hostile_values_stay_values() {
     let (pooler, database) = pooler(1);
-    let mut plain = connect(&pooler, &database, &[]);
+    let mut plain = pooler.connect(&database);
     for name in [
         "x'; DROP TABLE t; --",
         "back\\slash",
@@ -199,7 +194,7 @@ fn hostile_values_stay_values() {
         "quote''",
         "new\nline",
     ] {
-        let mut client = connect(&pooler, &database, &[("application_name", name)]);
+        let mut client = pooler.connect_with(&database, &[("application_name", name)]);
         assert_eq!(
             client.value("SELECT length(current_setting('application_name'))"),
             name.len().to_string()
@@ -217,7 +212,7 @@ fn the_database_line_gives_values_of_its_own() {
             &format!("dbname={database} timezone=Asia/Tokyo application_name=by_line"),
         );
     });
-    let mut client = connect(&pooler, "set", &[]);
+    let mut client = pooler.connect("set");
     assert_eq!(client.value("SHOW timezone"), "Asia/Tokyo");
 }
 
@@ -228,7 +223,7 @@ fn values_are_compared_to_the_letter() {
         .into_iter()
         .map(|name| {
             let more = [("application_name", name)];
-            (connect(&pooler, &database, &more), name)
+            (pooler.connect_with(&database, &more), name)
         })
         .collect();
     for _ in 0..2 {
@@ -263,7 +258,7 @@ fn the_client_is_told_the_spelling_of_the_server() {
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
             .collect();
-        let mut client = connect(&pooler, &database, &more);
+        let mut client = pooler.connect_with(&database, &more);
         assert_eq!(client.value("SHOW timezone"), "Asia/Tokyo");
         // The client knows them by the server's spelling from now on.
         let values: Vec<_> = more
@@ -303,8 +298,8 @@ fn what_postgresql_reads_without_regard_to_case_is_not_set_for_its_case() {
         ("IntervalStyle", "POSTGRES"),
         ("standard_conforming_strings", "ON"),
     ];
-    let mut client = connect(&pooler, "scripted", &more);
+    let mut client = pooler.connect_with("scripted", &more);
     assert_eq!(client.query("SELECT").last().unwrap().tag, b'Z');
-    let mut client = connect(&pooler, "scripted", &[("application_name", "other")]);
+    let mut client = pooler.connect_with("scripted", &[("application_name", "other")]);
     assert_eq!(client.query("SELECT").last().unwrap().tag, b'E');
 }

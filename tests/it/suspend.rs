@@ -10,10 +10,6 @@ fn pooler(suspend_timeout: &str) -> (Pooler, String) {
     (pooler, postgres().database("suspend"))
 }
 
-fn console(pooler: &Pooler) -> Wire {
-    pooler.login("postgres", "pgbouncer", None).unwrap()
-}
-
 fn says(console: &mut Wire, command: &str) -> String {
     wire::names(&console.query(command)).join(" ")
 }
@@ -23,7 +19,7 @@ fn queries_wait_for_resume_and_open_transactions_rest() {
     let (pooler, database) = pooler("10");
     let (mut inside, mut idle) = (pooler.connect(&database), pooler.connect(&database));
     inside.rows("BEGIN");
-    let mut console = console(&pooler);
+    let mut console = pooler.open_console();
     assert_eq!(
         says(&mut console, "SUSPEND"),
         "CommandComplete ReadyForQuery"
@@ -67,7 +63,7 @@ fn it_waits_for_a_query_and_ends_with_the_console_that_gave_it() {
     wait_until("the query runs", || {
         postgres().sessions(&database, "active") == 1
     });
-    let mut console = console(&pooler);
+    let mut console = pooler.open_console();
     assert_eq!(
         says(&mut console, "SUSPEND"),
         "CommandComplete ReadyForQuery"
@@ -91,7 +87,7 @@ fn who_does_not_fall_silent_is_sent_away() {
     wait_until("the query runs", || {
         postgres().sessions(&database, "active") == 1
     });
-    let mut console = console(&pooler);
+    let mut console = pooler.open_console();
     assert_eq!(
         says(&mut console, "SUSPEND"),
         "CommandComplete ReadyForQuery"

@@ -61,15 +61,10 @@ impl Terminal {
 
     /// Waits until the screen has all of these texts.
     fn shows(&self, texts: &[&str]) {
-        let mut screen = String::new();
-        for _ in 0..2000 {
-            screen = self.screen();
-            if texts.iter().all(|text| screen.contains(text)) {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        panic!("{texts:?} are not all in\n{screen}");
+        wait_until(&format!("all of {texts:?} on the screen"), || {
+            let screen = self.screen();
+            texts.iter().all(|text| screen.contains(text))
+        });
     }
 }
 
@@ -77,6 +72,9 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the screen ---\n{}", self.screen());
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::support::frontend::{self, bind, execute, parse, sync};
-use crate::support::{Message, Pooler, Wire, eventually, postgres};
+use crate::support::wire::first_value;
+use crate::support::{Pooler, Wire, eventually, postgres};
 
 /// Ends its threads even when the test fails.
 struct Stop<'a>(&'a AtomicBool);
@@ -41,12 +42,6 @@ fn use_workers(pooler: &mut Pooler, count: usize) {
     eventually(&format!("{count} workers are in use"), || {
         (pooler.log().matches(&line).count() > before).then_some(())
     });
-}
-
-fn first_value(replies: &[Message]) -> String {
-    let row = replies.iter().find(|message| message.tag == b'D');
-    let row = row.unwrap_or_else(|| panic!("a row among {replies:?}"));
-    row.values()[0].clone().unwrap_or_default()
 }
 
 /// All kinds of work, with answers that are this client's only.

@@ -4,6 +4,7 @@
 
 pub mod directory;
 pub mod frontend;
+pub mod http;
 pub mod message;
 pub mod pam;
 pub mod pooler;

@@ -4,8 +4,10 @@
 //! dialect is the same, so the tests can be tried against the original.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::OnceLock;
@@ -13,6 +15,7 @@ use std::sync::OnceLock;
 use nix::sys::signal::Signal;
 use nix::unistd::Uid;
 
+use super::message::Message;
 use super::ports::free_port;
 use super::postgres::{ROLES, password, postgres};
 use super::process::{self, Process};
@@ -277,6 +280,31 @@ impl Pooler {
         Wire::login(self.address(), user, database, password)
     }
 
+    /// A client of the user `app` that asks for more in its start-up message.
+    pub fn connect_with(&self, database: &str, more: &[(&str, &str)]) -> Wire {
+        let parameters = [&[("user", "app"), ("database", database)], more].concat();
+        Wire::login_with(self.address(), &parameters, None)
+            .unwrap_or_else(|refusal| panic!("{more:?}: {}", refusal.text()))
+    }
+
+    /// What is answered to this on its Unix socket until it closes.
+    pub fn by_socket(&self, bytes: &[u8]) -> Vec<Message> {
+        let mut stream = eventually("its socket listens", || {
+            UnixStream::connect(self.socket()).ok()
+        });
+        stream.write_all(bytes).unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        let mut messages = Vec::new();
+        while let [tag, a, b, c, d, ..] = all[..] {
+            let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap();
+            let body = all[5..=length].to_vec();
+            messages.push(Message { tag, body });
+            all.drain(..=length);
+        }
+        messages
+    }
+
     /// "in" if PostgreSQL then knows the client by this name, or the error that the client was told.
     pub fn outcome(&self, user: &str, secret: &str) -> String {
         match self.login(user, "postgres", Some(secret)) {
@@ -288,12 +316,25 @@ impl Pooler {
         }
     }
 
+    /// An administrator on the console, who is trusted.
+    pub fn open_console(&self) -> Wire {
+        self.login("postgres", "pgbouncer", None)
+            .unwrap_or_else(|refusal| panic!("console: {refusal:?}"))
+    }
+
     /// A console command that must succeed.
     pub fn console(&self, command: &str) -> Rows {
         let console = self.login("postgres", "pgbouncer", Some(&password("postgres")));
         console
             .unwrap_or_else(|refusal| panic!("console: {refusal:?}"))
             .rows(command)
+    }
+
+    /// What SHOW STATS says in this column of the database.
+    pub fn stat(&self, database: &str, column: &str) -> u64 {
+        let stats = self.console("SHOW STATS");
+        let row = stats.find("database", database).unwrap();
+        stats.get(row, column).parse().unwrap()
     }
 
     /// The row of SHOW POOLS of this database and user.

@@ -402,6 +402,18 @@ pub struct Rows {
     pub rows: Vec<Vec<Option<String>>>,
 }
 
+/// The first value of the first row, which need not be described; "" for NULL.
+pub fn first_value(replies: &[Message]) -> String {
+    let row = replies.iter().find(|message| message.tag == b'D');
+    let row = row.unwrap_or_else(|| panic!("a row among {replies:?}"));
+    row.values()[0].clone().unwrap_or_default()
+}
+
+/// What a login was refused with, which it has to be.
+pub fn refusal(login: Result<Wire, Refusal>) -> String {
+    login.err().expect("a refusal").text()
+}
+
 /// The rows among `replies`, or the first error.
 pub fn rows(replies: &[Message]) -> Result<Rows, Message> {
     let mut result = Rows::default();

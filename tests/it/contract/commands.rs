@@ -104,10 +104,6 @@ fn start() -> Pooler {
     })
 }
 
-fn console(pooler: &Pooler) -> Wire {
-    pooler.login("postgres", "pgbouncer", None).unwrap()
-}
-
 /// The tag or the error of a command, which is answered to the end.
 fn answer(console: &mut Wire, command: &str) -> String {
     let replies = console.query(command);
@@ -133,7 +129,7 @@ fn answer(console: &mut Wire, command: &str) -> String {
 #[test]
 fn every_command_answers_with_its_tag_or_its_words() {
     let pooler = start();
-    let mut console = console(&pooler);
+    let mut console = pooler.open_console();
     let mut findings = Findings::default();
     for (command, wanted) in ROWS {
         let wanted = match wanted.strip_prefix("tag ") {
@@ -155,7 +151,7 @@ fn a_failed_reload_is_a_config_file_error() {
     pooler.rewrite(|ini| {
         ini.set("no_such_setting", 1);
     });
-    let found = answer(&mut console(&pooler), "RELOAD");
+    let found = answer(&mut pooler.open_console(), "RELOAD");
     let text = "RELOAD failed, see logs for additional details";
     assert_eq!(found, fields("ERROR", "F0000", text));
 }
@@ -165,7 +161,7 @@ fn a_message_that_no_console_expects_ends_it_with_its_code() {
     let pooler = start();
     let messages = [frontend::copy_data(b"x"), frontend::function_call(1, &[])];
     for message in messages {
-        let mut console = console(&pooler);
+        let mut console = pooler.open_console();
         console.send(&message);
         let text = format!("unsupported packet type for admin console: {}", message[0]);
         let replies = console.read_until(0);
@@ -173,7 +169,7 @@ fn a_message_that_no_console_expects_ends_it_with_its_code() {
         let refusal = fields("ERROR", "08P01", &text);
         assert_eq!(told, [refusal, "I".to_owned(), fatal("bad packet")]);
     }
-    let mut console = console(&pooler);
+    let mut console = pooler.open_console();
     console.send(&frontend::terminate());
     assert_eq!(end(&mut console), "closed without a word");
 }
@@ -181,7 +177,7 @@ fn a_message_that_no_console_expects_ends_it_with_its_code() {
 #[test]
 fn a_cancel_request_of_the_console_ends_a_pause() {
     let pooler = start();
-    let mut console = console(&pooler);
+    let mut console = pooler.open_console();
     console.rows("PAUSE");
     let mut cancel = Wire::connect(pooler.address()).unwrap();
     cancel.send(&frontend::cancel(console.pid, &console.key));
@@ -196,7 +192,7 @@ fn a_cancel_request_of_the_console_ends_a_pause() {
 fn shutdown_ends_without_a_word_and_those_that_wait_answer_first() {
     let ends = |command: &str, while_it_waits: &[Row]| {
         let mut pooler = start();
-        let mut console = console(&pooler);
+        let mut console = pooler.open_console();
         let mut client = pooler.connect("one");
         client.rows("BEGIN");
         let mut findings = Findings::default();
@@ -229,7 +225,7 @@ fn shutdown_ends_without_a_word_and_those_that_wait_answer_first() {
         &[("RESUME", "pooler is shutting down")],
     );
     let mut pooler = start();
-    let mut console = console(&pooler);
+    let mut console = pooler.open_console();
     console.send(&frontend::query("SHUTDOWN"));
     assert_eq!(end(&mut console), "closed without a word");
     assert!(pooler.wait().success());

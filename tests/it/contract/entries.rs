@@ -212,7 +212,7 @@ fn a_wrong_value_or_key_is_refused_by_file_line_and_name() {
         return;
     }
     let mut pooler = Pooler::start(|_| ());
-    let mut console = pooler.login("postgres", "pgbouncer", None).unwrap();
+    let mut console = pooler.open_console();
     pooler.rewrite(|ini| {
         ini.without_database("*");
     });

@@ -1,6 +1,6 @@
 //! Errors of clients that have logged in, with a server or without.
 
-use super::{Findings, by_socket, end, fatal, shown};
+use super::{Findings, end, fatal, shown};
 use crate::support::pooler::{Ini, is_pgbouncer};
 use crate::support::scripted::Scripted;
 use crate::support::{Pooler, Wire, frontend, postgres, wait_until};
@@ -278,7 +278,7 @@ fn a_client_that_comes_while_it_shuts_down_is_told() {
     let stays = pooler.connect(&database);
     pooler.console("SHUTDOWN WAIT_FOR_CLIENTS");
     let late = frontend::startup(&[("user", "app"), ("database", &database)]);
-    let told = by_socket(&pooler, &late);
+    let told = pooler.by_socket(&late);
     assert_eq!(
         shown(told.last().unwrap()),
         fatal("pooler is shutting down")

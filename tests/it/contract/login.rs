@@ -1,6 +1,6 @@
 //! Errors before and during the login.
 
-use super::{Findings, by_socket, end, fatal, fields, said, shown};
+use super::{Findings, end, fatal, fields, said, shown};
 use crate::support::pooler::{Ini, is_pgbouncer};
 use crate::support::scripted::Scripted;
 use crate::support::tls::authority;
@@ -324,7 +324,7 @@ fn who_is_no_user_of_the_system_is_refused_on_the_unix_socket() {
         with_rules(ini);
         ini.set("unix_socket_dir", ".");
     });
-    let told = by_socket(&pooler, &startup(&[]));
+    let told = pooler.by_socket(&startup(&[]));
     assert_eq!(shown(&told[0]), fatal("unix socket login rejected"));
 }
 

@@ -13,10 +13,8 @@ mod shows;
 mod waiting;
 
 use std::fmt::{Debug, Display, Write as _};
-use std::io::{Read, Write as _};
-use std::os::unix::net::UnixStream;
 
-use crate::support::{Message, Pooler, Wire, eventually};
+use crate::support::{Message, Pooler, Wire};
 
 /// What was found to differ from a table.
 #[derive(Default)]
@@ -80,22 +78,4 @@ fn said(pooler: &Pooler, bytes: &[u8]) -> Wire {
     let mut client = Wire::connect(pooler.address()).unwrap();
     let _ = client.try_send(bytes);
     client
-}
-
-/// What is answered to this on the pooler's Unix socket until it closes.
-fn by_socket(pooler: &Pooler, bytes: &[u8]) -> Vec<Message> {
-    let mut stream = eventually("its socket listens", || {
-        UnixStream::connect(pooler.socket()).ok()
-    });
-    stream.write_all(bytes).unwrap();
-    let mut all = Vec::new();
-    stream.read_to_end(&mut all).unwrap();
-    let mut messages = Vec::new();
-    while let [tag, a, b, c, d, ..] = all[..] {
-        let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap();
-        let body = all[5..=length].to_vec();
-        messages.push(Message { tag, body });
-        all.drain(..=length);
-    }
-    messages
 }

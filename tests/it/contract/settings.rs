@@ -456,7 +456,7 @@ fn a_reload_takes_what_can_be_changed_and_gives_back_the_default_of_a_line_that_
 #[test]
 fn set_takes_what_can_be_changed_and_succeeds_with_the_rest() {
     let pooler = Pooler::start(write_files);
-    let mut console = pooler.login("postgres", "pgbouncer", None).unwrap();
+    let mut console = pooler.open_console();
     let mut findings = Findings::default();
     for row in settable().filter(|row| row.0 != "auth_query") {
         let (name, _, _, reload, _) = *row;
@@ -509,7 +509,7 @@ fn a_wrong_value_is_refused_by_file_line_and_name_and_changes_nothing() {
         return;
     }
     let pooler = Pooler::start(|_| ());
-    let mut console = pooler.login("postgres", "pgbouncer", None).unwrap();
+    let mut console = pooler.open_console();
     let own = std::fs::read_to_string(pooler.directory().join("pooler.ini")).unwrap();
     let file = pooler.directory().join("bad.ini").display().to_string();
     console.rows(&format!("SET conffile = '{file}'"));

@@ -10,10 +10,6 @@ fn listeners(pooler: &Pooler, column: &str) -> Vec<String> {
 }
 
 /// What a console says, which stays connected: SUSPEND ends with the one that gave it.
-fn console(pooler: &Pooler) -> Wire {
-    pooler.login("postgres", "pgbouncer", None).unwrap()
-}
-
 #[test]
 fn what_comes_while_all_is_suspended_is_told_afterwards() {
     let (pooler, database) = start();
@@ -22,7 +18,7 @@ fn what_comes_while_all_is_suspended_is_told_afterwards() {
         run(client, "LISTEN a");
     }
     clients[1].rows("BEGIN");
-    let mut console = console(&pooler);
+    let mut console = pooler.open_console();
     console.rows("SUSPEND");
     for payload in ["one", "two"] {
         postgres().sql(&database, &format!("NOTIFY a, '{payload}'"));
@@ -127,7 +123,7 @@ fn who_listens_first_in_a_pool_that_is_paused_does_not_keep_it_from_being_so() {
         client.rows("BEGIN");
         client.rows("LISTEN b");
     }
-    let mut console = console(&pooler);
+    let mut console = pooler.open_console();
     console.send(&frontend::query(&format!("PAUSE {database}")));
     wait_until("it is paused", || {
         let rows = pooler.console("SHOW DATABASES");
