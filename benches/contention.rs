@@ -15,8 +15,6 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::hint::black_box;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::task::{Context, Poll, Waker};
@@ -25,16 +23,17 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use pgferry::config::{Config, ConfigHandle, Database, Host};
-use pgferry::net::{Worker, Workers};
+use pgferry::net::Workers;
 use pgferry::pool::{Learned, Manager, Pool, Pooled, Waiter};
 use pgferry::prepared::{self, Statement};
-use pgferry::protocol::authentication::Authentication;
-use pgferry::protocol::backend::{self, TxStatus};
 use pgferry::protocol::startup::Replication;
 use pgferry::server::statements::Statements;
 use pgferry::stats::registry::{CancelKey, NewClient, Peer};
 use pgferry::stats::{ClientEntry, Phase, Registry};
-use tokio::runtime::Builder;
+
+mod support;
+
+use support::{start_server, start_worker};
 
 // Statements are made and let go, so the allocator is the one of the command.
 #[cfg(feature = "mimalloc")]
@@ -205,47 +204,6 @@ impl House {
     fn registry(&self) -> &Arc<Registry> {
         &self.manager.parts().registry
     }
-}
-
-/// A worker as `daemon::runtime` starts them.
-fn start_worker() -> Worker {
-    let worker = Worker::new().unwrap();
-    let runs = worker.clone();
-    std::thread::spawn(move || {
-        // For timers and for connecting; it runs as long as this thread.
-        let tokio = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let _entered = tokio.enter();
-        runs.run(std::future::pending::<()>());
-    });
-    worker
-}
-
-/// A listener that logs everybody in; its port.
-fn start_server() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        let streams = listener.incoming().map(|stream| greet(stream.unwrap()));
-        // Kept open to the end of the process.
-        streams.collect::<Vec<_>>()
-    });
-    port
-}
-
-fn greet(mut stream: TcpStream) -> TcpStream {
-    let mut length = [0; 4];
-    stream.read_exact(&mut length).unwrap();
-    let mut startup = vec![0; u32::from_be_bytes(length) as usize - 4];
-    stream.read_exact(&mut startup).unwrap();
-    let mut welcome = Authentication::Ok.encode();
-    backend::backend_key_data(&mut welcome, 1, b"key!");
-    backend::ready_for_query(&mut welcome, TxStatus::Idle);
-    stream.write_all(&welcome).unwrap();
-    stream
 }
 
 /// Leases and returns in a shard of this house, again and again.
