@@ -30,6 +30,7 @@ pub fn startup(input: &[u8]) {
             match &packet {
                 FirstPacket::Ssl => frontend::ssl_request(&mut again),
                 FirstPacket::GssEnc => again.extend_from_slice(bytes),
+                FirstPacket::Successor => startup::successor(&mut again),
                 FirstPacket::Cancel { pid, key } => {
                     frontend::cancel_request(&mut again, *pid, key);
                 }

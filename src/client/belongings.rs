@@ -17,6 +17,8 @@ use crate::sql::lexer::{Lexer, begins_with};
 use crate::sql::touches::{Found, Setting, Touches, has_name, touches};
 use crate::stats::registry::PinGuard;
 
+pub mod carried;
+
 /// So many custom settings are followed; with more of them the client keeps its server.
 const MAX_NAMES: usize = 64;
 

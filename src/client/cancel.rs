@@ -25,6 +25,7 @@ pub async fn request(context: &Arc<Context>, conn: &Conn, pid: i32, key: &[u8]) 
     };
     let client = registry.client_by_cancel_key(pid, &whole);
     let Some(client) = client.filter(|client| client.cancel_key.0.ct_eq(&whole).into()) else {
+        context.ask_before(pid, key);
         if has_peers {
             let passes = parts
                 .peers

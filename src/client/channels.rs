@@ -18,10 +18,10 @@ use super::relay::{Linked, Outgoing, Relay};
 use super::session::{Session, State};
 use super::{Error, prepare};
 use crate::config::PoolMode;
-use crate::pool::Pooled;
 use crate::pool::listener::{
     Name, Subscription, Taken, Unavailable, put_notification, read_notification,
 };
+use crate::pool::{Pool, Pooled};
 use crate::protocol::backend::{self, ErrorMessage, TxStatus};
 use crate::protocol::frame::{Frame, cut};
 use crate::protocol::frontend::{self, Parse, Target};
@@ -60,6 +60,23 @@ impl Channels {
         };
         channels.looked();
         channels
+    }
+
+    /// Of a client that comes from the process before this one. It may miss something, and is told so.
+    pub fn taken_over(pool: &Arc<Pool>, client: &Arc<ClientEntry>, names: Vec<Name>) -> Self {
+        let channels = Self::new(pool.listener().subscribe(client.clone()));
+        pool.listen_later(&channels.subscription, names);
+        channels
+    }
+
+    /// What the client listens to.
+    pub fn names(&self) -> Vec<Name> {
+        self.subscription.mailbox().channels()
+    }
+
+    /// Adds what the client has not been told yet.
+    pub fn put_untold(&self, out: &mut Vec<u8>) {
+        while self.subscription.mailbox().take(out, PIECE) == Taken::Some {}
     }
 
     /// DISCARD ALL was done.

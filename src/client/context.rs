@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
 
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
+use super::carried::Exit;
 use super::{Error, NamesHeld};
 use crate::auth::pam::Desk;
 use crate::auth::secret::PlainSecret;
@@ -13,7 +16,7 @@ use crate::auth::{Keyring, MockKey, Secret};
 use crate::config::{Config, ConfigHandle};
 use crate::pool::Manager;
 use crate::stats::Apart;
-use crate::stats::registry::Peer;
+use crate::stats::registry::{ClientEntry, Peer};
 
 /// Handles shared by all clients.
 #[derive(Debug)]
@@ -35,9 +38,36 @@ pub struct Context {
     shutting_down: AtomicBool,
     draining: AtomicBool,
     waiting_ends: AtomicBool,
+    /// By where clients go over to the process that takes this one's place.
+    exit: ArcSwapOption<Exit>,
+    /// Whom to ask for a client that is not here: cancel requests go to the process whose place this one takes.
+    before: ArcSwapOption<Sender<(i32, Vec<u8>)>>,
 }
 
 impl Context {
+    /// By where clients go over to a successor; `None`: there is none.
+    pub fn exit(&self) -> Option<Exit> {
+        self.exit.load().as_deref().cloned()
+    }
+
+    /// Clients go over by this from now on, or stay.
+    pub fn set_exit(&self, exit: Option<Exit>) {
+        self.exit.store(exit.map(Arc::new));
+    }
+
+    /// Cancel requests for clients that are not here go this way from now on, or nowhere.
+    pub fn set_before(&self, before: Option<Sender<(i32, Vec<u8>)>>) {
+        self.before.store(before.map(Arc::new));
+    }
+
+    /// Passes a cancel request on to the process whose place this one takes, if that is still there.
+    pub fn ask_before(&self, pid: i32, key: &[u8]) {
+        if let Some(before) = self.before.load().as_deref() {
+            // An error: it is not there any more.
+            let _ = before.send((pid, key.to_vec()));
+        }
+    }
+
     /// The time of the worker's turn, as the live lists have it.
     #[inline]
     pub fn turn(&self) -> u64 {
@@ -62,6 +92,8 @@ impl Context {
             shutting_down: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             waiting_ends: AtomicBool::new(false),
+            exit: ArcSwapOption::empty(),
+            before: ArcSwapOption::empty(),
         }
     }
 
@@ -119,6 +151,20 @@ impl Context {
             return Some(Error::Draining);
         }
         self.is_shutting_down().then_some(Error::ShuttingDown)
+    }
+
+    /// It goes on after all: nobody is refused any more.
+    pub fn stay(&self) {
+        self.draining.store(false, Ordering::SeqCst);
+        self.shutting_down.store(false, Ordering::SeqCst);
+    }
+
+    /// Whoever is not on the console.
+    pub fn clients(&self) -> Vec<Arc<ClientEntry>> {
+        let config = self.config.load();
+        let mut clients = self.manager.parts().registry.clients();
+        clients.retain(|client| !config.is_console(&client.database));
+        clients
     }
 
     /// Nobody gets a server any more (shutdown that waits for servers).

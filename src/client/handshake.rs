@@ -5,6 +5,7 @@
 //!                 ├─ TLS ClientHello ─▶ TLS handshake, and again
 //!                 ├─ GSSENCRequest ───▶ 'N', and again
 //!                 ├─ CancelRequest ───▶ Route::Cancel
+//!                 ├─ our own packet ──▶ Route::Successor
 //!                 └─ StartupMessage ──▶ authentication ─┬─▶ Route::Console
 //!                                                       └─▶ Route::Pool
 //! ```
@@ -62,6 +63,8 @@ pub enum Route {
         /// The secret from BackendKeyData.
         key: Vec<u8>,
     },
+    /// Another process of our own user that wants to take this one's place.
+    Successor(Connection),
 }
 
 /// What a console client may do.
@@ -122,6 +125,7 @@ pub async fn handshake(
                 key,
             });
         }
+        First::Successor(connection) => return Some(Route::Successor(connection)),
         First::Nothing => return None,
         First::Refused(mut connection, error) => {
             refuse((context, conn), &mut connection, &error).await;
@@ -178,6 +182,7 @@ pub(super) async fn refuse(
 enum First {
     Startup(Connection, StartupMessage),
     Cancel(Connection, i32, Vec<u8>),
+    Successor(Connection),
     /// The client is gone.
     Nothing,
     Refused(Connection, Error),
@@ -216,6 +221,13 @@ async fn first_packet(
             }
             FirstPacket::Startup(message) => return First::Startup(connection, message),
             FirstPacket::Cancel { pid, key } => return First::Cancel(connection, pid, key),
+            FirstPacket::Successor if is_of_our_user(&connection) => {
+                return First::Successor(connection);
+            }
+            FirstPacket::Successor => {
+                tracing::warn!("{peer} wants to take this process's place, but is not of its user");
+                return First::Nothing;
+            }
             // Once is enough.
             FirstPacket::Ssl | FirstPacket::GssEnc if connection.stream.tls().is_some() => {
                 return First::Nothing;
@@ -253,6 +265,11 @@ async fn encrypt(tls: &WithClients, connection: Connection, peer: Peer) -> Optio
             None
         }
     }
+}
+
+/// Is there a process of our own user at the other end of this Unix socket?
+fn is_of_our_user(connection: &Connection) -> bool {
+    connection.stream.peer_uid() == Some(nix::unistd::geteuid().as_raw())
 }
 
 /// What the client may go on to.
@@ -372,9 +389,7 @@ impl Login<'_> {
     /// Over a Unix socket, whoever runs us may use the console without a password, as the user `pgbouncer`.
     fn is_owner(&self) -> bool {
         let known = matches!(self.wanted.user.as_str(), "pgbouncer" | "pgferry");
-        known
-            && matches!(self.peer, Peer::Unix(_))
-            && self.connection.stream.peer_uid() == Some(nix::unistd::geteuid().as_raw())
+        known && matches!(self.peer, Peer::Unix(_)) && is_of_our_user(&self.connection)
     }
 
     fn console_rights(&self) -> Result<Rights, Error> {

@@ -1,5 +1,6 @@
 //! What follows authentication: the client is placed on its worker, told what its session looks like, and served.
 
+use std::any::Any;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -53,6 +54,8 @@ pub enum Arrival {
     Client(Resident),
     /// A console client, for somebody else to serve.
     Operator(Operator),
+    /// Another process that wants to take this one's place.
+    Successor(Connection),
 }
 
 /// Logs an accepted socket in, on the worker that calls this. `None`: that was all, or it goes on elsewhere.
@@ -89,6 +92,7 @@ pub async fn log_in(
             drop(connection);
             None
         }
+        Route::Successor(connection) => Some(Arrival::Successor(connection)),
         Route::Console(login) => {
             let operator = Box::pin(greet_operator(&context, login, (worker, local), conn)).await;
             operator.map(Arrival::Operator)
@@ -203,7 +207,7 @@ impl Resident {
         }
     }
 
-    fn new(session: Box<Session>, count: ClientCount, admission: Admission) -> Self {
+    pub(super) fn new(session: Box<Session>, count: ClientCount, admission: Admission) -> Self {
         Self {
             stay: Stay::Arriving(session),
             count: Some(count),
@@ -236,6 +240,10 @@ impl Resident {
                 }
             }
             Way::Ends(ending) => self.stay = Stay::Leaving(Box::pin(farewell(session, ending))),
+            Way::GoesOver => {
+                let counts = Box::new((self.count.take(), self.admission.take()));
+                self.stay = Stay::Leaving(Box::pin(go_over(session, counts)));
+            }
             Way::Moves(worker) => {
                 let workers = session.context().manager.parts().workers.clone();
                 let count = workers.count_client(worker);
@@ -266,6 +274,16 @@ fn conn_of(session: &Session) -> Conn {
     let port = context.config.load().settings.listen_port;
     let now = context.manager.parts().registry.now();
     Conn::of(session.entry(), port, now)
+}
+
+/// To the process that takes this one's place.
+async fn go_over(session: Box<Session>, counts: Box<dyn Any + Send>) {
+    let Some(exit) = session.context().exit() else {
+        return farewell(session, super::Error::Draining.into()).await;
+    };
+    if let Some((session, ending)) = session.go_over(exit, counts).await {
+        farewell(session, ending).await;
+    }
 }
 
 async fn farewell(session: Box<Session>, ending: Ending) {

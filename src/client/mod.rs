@@ -10,6 +10,7 @@ mod alone;
 mod asked;
 mod belongings;
 pub mod cancel;
+pub mod carried;
 mod channels;
 mod context;
 mod drain;

@@ -55,6 +55,10 @@ impl Session {
         if orders.has(Order::LeaveNow) {
             return Some(Error::Drained.into());
         }
+        if orders.has(Order::GoOver) && self.connection.stream.tls().is_none() {
+            // It need not go away: it goes over, with the next step.
+            return None;
+        }
         for order in [Order::LeaveNext, Order::LeaveSoon] {
             if orders.has(order) {
                 self.entry.keep_order(order);

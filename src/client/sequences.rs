@@ -71,6 +71,56 @@ impl Sequences {
     }
 }
 
+/// What a successor of this process is to know of a client that was looked at.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Carried {
+    #[prost(bool, tag = "1")]
+    asks: bool,
+    #[prost(bool, tag = "2")]
+    asks_later: bool,
+    #[prost(bool, tag = "3")]
+    drew: bool,
+    #[prost(bytes = "vec", repeated, tag = "4")]
+    drew_by: Vec<Vec<u8>>,
+}
+
+impl Sequences {
+    /// What a successor is to know; `None`: nothing.
+    pub fn carry(&self) -> Option<Carried> {
+        let known = self.known.as_ref()?;
+        Some(Carried {
+            asks: known.asks,
+            asks_later: known.asks_later,
+            drew: known.drew,
+            drew_by: known.drew_by.iter().map(|it| it.to_vec()).collect(),
+        })
+    }
+
+    /// The same of a client that comes from the process before this one. It may be on a link, and have drawn there.
+    pub fn taken_over(carried: Option<Carried>) -> Self {
+        let known = carried.map(|carried| {
+            let drew_by = carried.drew_by.into_iter();
+            Box::new(Known {
+                asks: carried.asks,
+                asks_later: carried.asks_later,
+                drew: carried.drew,
+                drew_by: drew_by.map(Vec::into_boxed_slice).collect(),
+            })
+        });
+        Self {
+            ran: true,
+            known,
+            ..Self::default()
+        }
+    }
+
+    /// A client that comes with its server goes on with it.
+    pub fn go_on(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
+        self.is_looked_at = is_watched || self.known.as_ref().is_some_and(|known| known.asks);
+    }
+}
+
 impl Known {
     fn remember(&mut self, text: &[u8]) {
         let beginning = touches::beginning(text);

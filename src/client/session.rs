@@ -177,6 +177,12 @@ impl Session {
                 if let Some(ending) = self.obey(cx, orders) {
                     return Poll::Ready(Way::Ends(ending));
                 }
+                if orders.has(Order::GoOver) && self.context.exit().is_some() {
+                    if self.may_go_over() {
+                        return Poll::Ready(Way::GoesOver);
+                    }
+                    self.entry.keep_order(Order::GoOver);
+                }
                 if orders.has(Order::Suspend) && self.is_at_rest() {
                     self.entry.rest();
                     return Poll::Pending;
@@ -616,6 +622,8 @@ impl Session {
 pub enum Way {
     /// For another one.
     Moves(usize),
+    /// For another process.
+    GoesOver,
     /// For good; [`finish`](Session::finish) is due.
     Ends(Ending),
 }

@@ -87,6 +87,17 @@ impl Statements {
         self.names.get(name)
     }
 
+    /// All names, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Named)> {
+        self.names.iter()
+    }
+
+    /// Is there an unnamed statement whose text is not known?
+    pub fn has_unknown(&self) -> bool {
+        let is_lost = |version: &Version| matches!(version.text, Text::NotKept);
+        self.versions.iter().any(is_lost)
+    }
+
     /// How many names there are.
     pub fn count(&self) -> usize {
         self.names.len()

@@ -1,21 +1,27 @@
 //! Accepting, in one place: connections are dealt out to the workers in turn for their handshake.
 
 use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use socket2::{SockFilter, SockRef};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::defer;
-use super::listen::{Listeners, SocketFile};
+use super::listen::{Listeners, SocketFile, UnixSocket};
 use super::rarely::Rarely;
+use super::takeover::{Listening, Purpose};
 use crate::admin::{self, Console};
 use crate::client::{self, Arrival, Context, Operator, Resident, Rights};
-use crate::net::{Accepted, Listener};
+use crate::net::{Accepted, Connection, Listener};
 use crate::pool::tcp_options;
 
 /// How long accepting pauses when the process is out of file descriptors.
@@ -33,6 +39,8 @@ pub struct Reception {
     pub console: Arc<Console>,
     /// Is `tcp_defer_accept` on?
     defers: watch::Receiver<bool>,
+    /// Processes that want to take this one's place go here.
+    successors: UnboundedSender<UnixStream>,
     turn: Arc<AtomicUsize>,
 }
 
@@ -42,11 +50,13 @@ impl Reception {
         context: Arc<Context>,
         console: Arc<Console>,
         defers: watch::Receiver<bool>,
+        successors: UnboundedSender<UnixStream>,
     ) -> Self {
         Self {
             context,
             console,
             defers,
+            successors,
             turn: Arc::default(),
         }
     }
@@ -56,9 +66,14 @@ impl Reception {
         let workers = &self.context.manager.parts().workers;
         let worker = self.turn.fetch_add(1, Ordering::Relaxed) % workers.in_use();
         let (context, console) = (self.context.clone(), self.console.clone());
+        let successors = self.successors.clone();
         let login = async move {
             match client::log_in(context.clone(), accepted, admission, worker).await? {
                 Arrival::Client(resident) => Some(resident),
+                Arrival::Successor(connection) => {
+                    succeed(connection, &successors);
+                    None
+                }
                 Arrival::Operator(operator) => {
                     Box::pin(serve_operator(&context, &console, operator)).await;
                     None
@@ -66,6 +81,17 @@ impl Reception {
             }
         };
         workers.spawn_on(worker, Resident::logging_in(Box::pin(login)));
+    }
+}
+
+/// Another process wants to take this one's place.
+fn succeed(connection: Connection, successors: &UnboundedSender<UnixStream>) {
+    // It waits for us to speak.
+    if let Ok((socket, early)) = connection.into_descriptor()
+        && early.is_empty()
+    {
+        // Nobody listens any more only when the process ends.
+        let _ = successors.send(socket.into());
     }
 }
 
@@ -81,30 +107,140 @@ async fn serve_operator(context: &Context, console: &Console, operator: Operator
 
 /// The listening sockets at work.
 pub struct Acceptors {
+    reception: Reception,
+    open: Mutex<Open>,
+}
+
+/// What is open.
+struct Open {
     tcp: CancellationToken,
     /// Whoever comes is not let in any more, but who is in the queue is.
     drain: CancellationToken,
     /// Held by every TCP socket, and by us.
-    open: Arc<()>,
+    held: Arc<()>,
     /// Ends what accepts when dropped.
-    _all: DropGuard,
+    all: Option<DropGuard>,
     /// Removed from the file system when we go.
-    _files: Vec<SocketFile>,
+    files: Vec<SocketFile>,
+    /// The same sockets, for a process that takes our place.
+    spare: Spare,
+}
+
+/// Other handles of the sockets, as long as they listen.
+#[derive(Default)]
+struct Spare {
+    tcp: Vec<TcpListener>,
+    unix: Vec<UnixListener>,
+    owns_tcp: bool,
+}
+
+impl Spare {
+    fn of(listeners: &Listeners) -> io::Result<Self> {
+        let unix = listeners.unix.iter();
+        Ok(Self {
+            tcp: clones(&listeners.tcp, TcpListener::try_clone)?,
+            unix: unix
+                .map(|it| it.listener.try_clone())
+                .collect::<io::Result<_>>()?,
+            owns_tcp: listeners.owns_tcp,
+        })
+    }
+}
+
+fn clones<T>(all: &[T], clone: fn(&T) -> io::Result<T>) -> io::Result<Vec<T>> {
+    all.iter().map(clone).collect()
 }
 
 impl Acceptors {
     /// Begins to accept.
     pub fn start(listeners: Listeners, reception: &Reception) -> io::Result<Self> {
+        Ok(Self {
+            open: Mutex::new(Open::start(listeners, reception)?),
+            reception: reception.clone(),
+        })
+    }
+
+    /// Closes the TCP sockets as soon as nobody is in their queues. The Unix socket stays, for the console.
+    pub fn drain_tcp(&self) {
+        let mut open = self.open.lock();
+        open.drain.cancel();
+        open.spare.tcp.clear();
+    }
+
+    /// May somebody still come by TCP?
+    pub fn accept_tcp(&self) -> bool {
+        Arc::strong_count(&self.open.lock().held) > 1
+    }
+
+    /// Closes the TCP sockets. The Unix socket stays, for the console.
+    pub fn close_tcp(&self) {
+        let mut open = self.open.lock();
+        open.tcp.cancel();
+        open.spare.tcp.clear();
+    }
+
+    /// What listens, for a process that takes our place.
+    pub(super) fn listening(&self) -> io::Result<Vec<(Listening, OwnedFd)>> {
+        let open = self.open.lock();
+        let Spare { tcp, unix, .. } = &open.spare;
+        let what = |purpose: Purpose| Listening {
+            purpose: purpose as i32,
+            is_passed: !open.spare.owns_tcp,
+            ..Listening::default()
+        };
+        let tcp = clones(tcp, TcpListener::try_clone)?.into_iter();
+        let unix = clones(unix, UnixListener::try_clone)?.into_iter();
+        let tcp = tcp.map(|socket| (what(Purpose::Tcp), OwnedFd::from(socket)));
+        Ok(tcp
+            .chain(unix.map(|socket| (what(Purpose::Unix), socket.into())))
+            .collect())
+    }
+
+    /// Accepts nobody any more: another process does. The sockets and their files stay as they are.
+    pub fn leave(&self) {
+        let mut open = self.open.lock();
+        open.all = None;
+        open.files.drain(..).for_each(SocketFile::leave);
+    }
+
+    /// Accepts again after [`leave`](Self::leave).
+    pub fn take_back(&self) -> io::Result<()> {
+        let mut open = self.open.lock();
+        let Spare {
+            tcp,
+            unix,
+            owns_tcp,
+        } = std::mem::take(&mut open.spare);
+        let unix = unix.into_iter().map(|listener| UnixSocket {
+            listener,
+            file: None,
+        });
+        let mut listeners = Listeners {
+            tcp,
+            owns_tcp,
+            unix: unix.collect(),
+        };
+        if owns_tcp {
+            listeners.claim_files();
+        }
+        *open = Open::start(listeners, &self.reception)?;
+        Ok(())
+    }
+}
+
+impl Open {
+    fn start(listeners: Listeners, reception: &Reception) -> io::Result<Self> {
+        let spare = Spare::of(&listeners)?;
         let all = CancellationToken::new();
         let (tcp, drain) = (all.child_token(), all.child_token());
-        let (open, owned) = (Arc::new(()), listeners.owns_tcp);
+        let (held, owned) = (Arc::new(()), listeners.owns_tcp);
         // On the first worker, which is always in use: with few of them most connections need not change threads.
         let worker = reception.context.manager.parts().workers.worker(0);
         for listener in listeners.tcp {
             let config = reception.context.config.load();
             let listener = Listener::tcp(listener, &tcp_options(&config), worker.reactor())?;
             let (reception, stop) = (reception.clone(), tcp.clone());
-            let (drain, open) = (drain.clone(), open.clone());
+            let (drain, open) = (drain.clone(), held.clone());
             worker.spawn(async move {
                 let follows = Rarely::new(defer::follow(&listener, reception.defers.clone()));
                 tokio::select! {
@@ -137,25 +273,11 @@ impl Acceptors {
         Ok(Self {
             tcp,
             drain,
-            open,
-            _all: all.drop_guard(),
-            _files: files,
+            held,
+            all: Some(all.drop_guard()),
+            files,
+            spare,
         })
-    }
-
-    /// Closes the TCP sockets as soon as nobody is in their queues. The Unix socket stays, for the console.
-    pub fn drain_tcp(&self) {
-        self.drain.cancel();
-    }
-
-    /// May somebody still come by TCP?
-    pub fn accept_tcp(&self) -> bool {
-        Arc::strong_count(&self.open) > 1
-    }
-
-    /// Closes the TCP sockets. The Unix socket stays, for the console.
-    pub fn close_tcp(&self) {
-        self.tcp.cancel();
     }
 }
 

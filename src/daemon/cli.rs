@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// Accepted for PgBouncer's sake, without effect: use so_reuseport for a rolling restart
+    /// Take the place of the process that runs: its sockets, clients and servers, without their noticing
     #[arg(short = 'R', long)]
     pub reboot: bool,
 
@@ -65,17 +65,6 @@ pub struct Args {
     // Taken here to be refused in PgBouncer's words.
     #[arg(hide = true)]
     surplus: Vec<PathBuf>,
-}
-
-impl Args {
-    /// Logs a warning for every option that is accepted without effect; call it once the log is up.
-    pub fn warn_ignored(&self) {
-        if self.reboot {
-            tracing::warn!(
-                "option -R has no effect: start a second process with so_reuseport=1 instead"
-            );
-        }
-    }
 }
 
 /// The command line asks for no start: what to print, where, and the exit code.

@@ -92,6 +92,8 @@ impl Plan {
 #[derive(Debug)]
 pub struct Drain {
     plan: Plan,
+    /// Whose it is.
+    of_those: fn(&ClientEntry) -> bool,
     began: Instant,
     stage: Stage,
     /// When the stage began, and how many clients there were.
@@ -102,11 +104,15 @@ pub struct Drain {
 
 impl Drain {
     /// Begins: nobody new gets in by TCP, save those who are in the queue already.
-    pub fn begin(limit: Option<Duration>, acceptors: &Acceptors, context: &Context) -> Self {
+    pub fn begin(
+        limit: Option<Duration>,
+        of_those: fn(&ClientEntry) -> bool,
+        (acceptors, context): (&Acceptors, &Context),
+    ) -> Self {
         let limit = limit.unwrap_or_else(|| context.config.load().settings.drain_timeout);
         tracing::info!(
             "draining {} clients within {} s",
-            context.manager.active_clients(),
+            clients(context, of_those).len(),
             limit.as_secs_f64()
         );
         context.drain();
@@ -115,9 +121,10 @@ impl Drain {
         let now = Instant::now();
         Self {
             plan: Plan { limit },
+            of_those,
             began: now,
             stage: Stage::Silent,
-            stage_began: (now, clients(context).len()),
+            stage_began: (now, clients(context, of_those).len()),
             told: HashMap::new(),
         }
     }
@@ -128,7 +135,7 @@ impl Drain {
         let stage = self.plan.stage(passed);
         if stage != self.stage {
             self.stage = stage;
-            self.stage_began = (Instant::now(), clients(context).len());
+            self.stage_began = (Instant::now(), clients(context, self.of_those).len());
             self.told.clear();
             if stage != Stage::Between {
                 // Who has not got through its login by now would only have to go again.
@@ -148,7 +155,7 @@ impl Drain {
     }
 
     fn has_ended(&self, passed: Duration, acceptors: &Acceptors, context: &Context) -> bool {
-        let present = clients(context).len();
+        let present = clients(context, self.of_those).len();
         if present == 0 {
             // (Those of the console are counted as well.)
             let others = context.manager.parts().registry.clients().len();
@@ -169,7 +176,7 @@ impl Drain {
     }
 
     fn tell_silent(&mut self, context: &Context) {
-        for client in with_sessions(context) {
+        for client in with_sessions(context, self.of_those) {
             let since = client.since();
             let is_told = self.told.get(&client.id) == Some(&since);
             if is_told || client.phase() != Phase::Idle || !self.is_silent(&client, context) {
@@ -184,7 +191,7 @@ impl Drain {
     }
 
     fn tell_between(&mut self, context: &Context) {
-        for client in with_sessions(context) {
+        for client in with_sessions(context, self.of_those) {
             if !self.told.contains_key(&client.id) {
                 if !self.may_tell() {
                     continue;
@@ -207,7 +214,7 @@ impl Drain {
     }
 
     fn tell_at_once(&mut self, context: &Context, order: Order) {
-        for client in clients(context) {
+        for client in clients(context, self.of_those) {
             if self.told.insert(client.id, 0).is_none() {
                 client.order(order);
             }
@@ -215,17 +222,19 @@ impl Drain {
     }
 }
 
-/// Whoever is not on the console: that stays to the end.
-fn clients(context: &Context) -> Vec<Arc<ClientEntry>> {
-    let config = context.config.load();
-    let mut clients = context.manager.parts().registry.clients();
-    clients.retain(|client| !config.is_console(&client.database));
+/// Whoever is meant, and not on the console: that stays to the end.
+fn clients(context: &Context, of_those: fn(&ClientEntry) -> bool) -> Vec<Arc<ClientEntry>> {
+    let mut clients = context.clients();
+    clients.retain(|client| of_those(client));
     clients
 }
 
 /// Those whose work has ends and beginnings. Replication goes on until there is not much time left.
-fn with_sessions(context: &Context) -> impl Iterator<Item = Arc<ClientEntry>> {
-    clients(context)
+fn with_sessions(
+    context: &Context,
+    of_those: fn(&ClientEntry) -> bool,
+) -> impl Iterator<Item = Arc<ClientEntry>> {
+    clients(context, of_those)
         .into_iter()
         .filter(|client| client.replication == Replication::None)
 }

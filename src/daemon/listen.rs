@@ -67,6 +67,11 @@ impl SocketFile {
         Ok(Self { path, identity })
     }
 
+    /// Leaves the file to somebody else.
+    pub fn leave(mut self) {
+        self.identity = NOT_OURS;
+    }
+
     /// Where clients find it.
     pub fn path(&self) -> &Path {
         &self.path
@@ -81,6 +86,9 @@ impl Drop for SocketFile {
     }
 }
 
+/// No file is this.
+const NOT_OURS: (u64, u64) = (u64::MAX, u64::MAX);
+
 /// Device and inode.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = fs::symlink_metadata(path)?;
@@ -90,6 +98,13 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 /// The Unix socket's name for a folder and port, as libpq builds it; abstract names keep their `@`.
 pub fn unix_path(dir: &Path, port: u16) -> PathBuf {
     dir.join(format!(".s.PGSQL.{port}"))
+}
+
+/// Connects to whoever listens on our Unix socket.
+pub fn connect_unix(dir: &Path, port: u16) -> io::Result<std::os::unix::net::UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.connect(&unix_address(&unix_path(dir, port))?)?;
+    Ok(socket.into())
 }
 
 /// Refuses to go on when somebody accepts on our Unix socket, or a lock file claims it.
@@ -128,6 +143,14 @@ impl Listeners {
     /// An address that cannot be bound costs a warning; it is an error when none can, when a name
     /// has no address, when the Unix socket fails, or when there is nothing to listen on.
     pub fn bind(options: &ListenOptions) -> Result<Self, Error> {
+        Self::complete((Vec::new(), Vec::new()), options)
+    }
+
+    /// The same with sockets that listen already: they are used where they fit, and others of them are closed.
+    pub fn complete(
+        (mut had_tcp, mut had_unix): (Vec<TcpListener>, Vec<UnixListener>),
+        options: &ListenOptions,
+    ) -> Result<Self, Error> {
         let names: Vec<&str> = options
             .addresses
             .iter()
@@ -141,12 +164,27 @@ impl Listeners {
         if names.is_empty() && dir.is_none() {
             return Err(Error::NowhereToListen);
         }
-        if let Some(dir) = dir {
+        let had_unix = dir.and_then(|dir| {
+            let wanted = unix_address(&unix_path(dir, options.port)).ok()?;
+            let is_there = |it: &UnixListener| is_at(it, &wanted);
+            had_unix
+                .iter()
+                .position(is_there)
+                .map(|at| had_unix.swap_remove(at))
+        });
+        if let Some(dir) = dir
+            && had_unix.is_none()
+        {
             refuse_used_unix_socket(dir, options.port)?;
         }
         let mut tcp = Vec::new();
         for address in resolve(&names, options.port)? {
-            match bind_tcp(address, options) {
+            let is_there = |it: &TcpListener| it.local_addr().is_ok_and(|at| at == address);
+            let had = had_tcp.iter().position(is_there);
+            match had.map_or_else(
+                || bind_tcp(address, options),
+                |at| Ok(had_tcp.swap_remove(at)),
+            ) {
                 Ok(listener) => {
                     tracing::info!("listening on {}", listener.local_addr().unwrap_or(address));
                     tcp.push(listener);
@@ -159,13 +197,39 @@ impl Listeners {
                 list: names.join(","),
             });
         }
-        let unix = dir.map(|dir| bind_unix(dir, options)).transpose()?;
+        let unix = match (had_unix, dir) {
+            // Its file is not ours before the other process has left it.
+            (Some(listener), _) => Some(UnixSocket {
+                listener,
+                file: None,
+            }),
+            (None, Some(dir)) => Some(bind_unix(dir, options)?),
+            (None, None) => None,
+        };
         Ok(Self {
             tcp,
             owns_tcp: true,
             unix: unix.into_iter().collect(),
         })
     }
+
+    /// The files of sockets that another process has made and left to us are ours now.
+    pub fn claim_files(&mut self) {
+        for socket in self.unix.iter_mut().filter(|it| it.file.is_none()) {
+            let address = socket.listener.local_addr();
+            let path = address
+                .ok()
+                .and_then(|it| it.as_pathname().map(Path::to_owned));
+            // In the abstract namespace there is none.
+            socket.file = path.and_then(|path| SocketFile::new(path).ok());
+        }
+    }
+}
+
+fn is_at(listener: &UnixListener, address: &SockAddr) -> bool {
+    socket2::SockRef::from(listener)
+        .local_addr()
+        .is_ok_and(|at| at == *address)
 }
 
 /// The addresses of all names in their order, each once: `localhost,127.0.0.1` names one twice.

@@ -27,6 +27,7 @@ mod signals;
 mod start;
 pub mod syslog;
 mod systemd;
+mod takeover;
 
 pub use start::main;
 
@@ -93,6 +94,12 @@ pub enum Error {
     /// `-d` without a pidfile: nobody could find the process again.
     #[error("daemon needs pidfile configured")]
     DaemonNeedsPidfile,
+    /// `-R` without a Unix socket: that is how the two processes talk.
+    #[error("option -R needs unix_socket_dir")]
+    TakeoverNeedsSocket,
+    /// `-R`: the place of the process that runs could not be taken. That one goes on.
+    #[error("could not take over: {0}")]
+    Takeover(#[from] takeover::Error),
     /// Threads, sockets or signals could not be set up.
     #[error("could not start: {source}")]
     Runtime {

@@ -84,6 +84,20 @@ impl Pidfile {
         Ok(pidfile)
     }
 
+    /// Writes our pid again in place of that of a successor, which has failed.
+    pub fn reclaim(path: &Path, successor: u32) -> Result<Self, Error> {
+        let failed = |source| Error::Pidfile {
+            path: path.to_owned(),
+            source,
+        };
+        let content = read(path).map_err(failed)?;
+        let named = content.and_then(|content| parse_pid(&content));
+        if named.is_some_and(|pid| pid.as_raw().cast_unsigned() == successor) {
+            fs::remove_file(path).map_err(failed)?;
+        }
+        Self::create(path)
+    }
+
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path

@@ -57,7 +57,7 @@ impl Request {
                     begun = how;
                     let drain = drain.get_or_insert_with(|| {
                         systemd::notify(State::Stopping);
-                        Drain::begin(limit, acceptors, context)
+                        Drain::begin(limit, |_| true, (acceptors, context))
                     });
                     if drain.go_on(acceptors, context) {
                         tracing::info!("drained, exiting");

@@ -1,14 +1,20 @@
 //! The start, step by step in PgBouncer's order, and the main thread's life until the end.
 
 use std::ffi::OsString;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::accept::{Acceptors, Reception};
-use super::activation;
+use super::activation::{self, Passed};
 use super::balance;
 use super::cli::{self, Args, Exit};
 use super::listen::{self, ListenOptions, Listeners};
@@ -20,6 +26,8 @@ use super::shutdown::Request;
 use super::signals::{self, Signals};
 use super::syslog::Filing;
 use super::systemd::{self, State};
+use super::takeover::giving::Giver;
+use super::takeover::taking::{self, Predecessor};
 use super::{Error, privileges};
 use crate::admin::advice::{Adviser, expected_descriptors};
 use crate::admin::{Averages, Console, Control, Shutdown, http};
@@ -105,21 +113,23 @@ fn run(args: &Args, config: Config, tls: Setup) -> Result<(), Error> {
         syslog: Filing::from_settings(settings),
     })?;
     privileges::refuse_root()?;
-    args.warn_ignored();
     let warnings = config.warnings.iter().chain(&tls.warnings);
     warnings.for_each(|warning| tracing::warn!("{warning}"));
     // Before we are another process in the background.
     let passed = activation::take()?;
-    if let Some(dir) = &settings.unix_socket_dir
-        && passed.is_none()
-    {
-        listen::refuse_used_unix_socket(dir, settings.listen_port)?;
+    let predecessor = if args.reboot { knock(&config)? } else { None };
+    if predecessor.is_none() {
+        if let Some(dir) = &settings.unix_socket_dir
+            && passed.is_none()
+        {
+            listen::refuse_used_unix_socket(dir, settings.listen_port)?;
+        }
+        settings
+            .pidfile
+            .as_deref()
+            .map(pidfile::check)
+            .transpose()?;
     }
-    settings
-        .pidfile
-        .as_deref()
-        .map(pidfile::check)
-        .transpose()?;
     if args.daemon {
         if settings.pidfile.is_none() {
             return Err(Error::DaemonNeedsPidfile);
@@ -133,17 +143,87 @@ fn run(args: &Args, config: Config, tls: Setup) -> Result<(), Error> {
         expected_descriptors(&config)
     );
     signals::hold().map_err(|source| Error::Runtime { source })?;
-    let listeners = match passed {
-        Some(passed) => passed.listen(settings),
-        None => Listeners::bind(&listen_options(&config))?,
+    let opened = open(&config, passed, predecessor)?;
+    serve(args, (config, tls), log, opened)
+}
+
+/// Asks the process that runs for its place (`-R`).
+fn knock(config: &Config) -> Result<Option<Predecessor>, Error> {
+    let settings = &config.settings;
+    let Some(dir) = &settings.unix_socket_dir else {
+        return Err(Error::TakeoverNeedsSocket);
     };
-    let http = listen::http(&settings.http_listen)?;
-    let _pidfile = settings
-        .pidfile
-        .as_deref()
-        .map(Pidfile::create)
-        .transpose()?;
-    serve(args, (config, tls), log, (listeners, http))
+    let found = taking::knock(dir, settings.listen_port)?;
+    if found.is_none() {
+        tracing::info!("nobody to take over from, starting as usual");
+    }
+    Ok(found)
+}
+
+/// What listens, and whose place we take.
+struct Opened {
+    listeners: Listeners,
+    http: Option<TcpListener>,
+    predecessor: Option<Predecessor>,
+    /// Not before a predecessor has removed its own.
+    pidfile: Option<Pidfile>,
+}
+
+impl Opened {
+    /// Begins to accept, once a predecessor has stopped to. Comes back with what gives all of it away again, and the socket of
+    /// the pages.
+    fn begin(
+        mut self,
+        reception: &Reception,
+        (successors, left): (UnboundedReceiver<UnixStream>, watch::Sender<bool>),
+    ) -> Result<(Acceptors, Giver, Option<TcpListener>), Error> {
+        let failed = |source| Error::Runtime { source };
+        let context = &reception.context;
+        if let Some(predecessor) = self.predecessor {
+            let arrivals = predecessor.go(context)?;
+            if self.listeners.owns_tcp {
+                self.listeners.claim_files();
+            }
+            self.pidfile = make_pidfile(context);
+            arrivals.begin().map_err(failed)?;
+        }
+        let giver = Giver {
+            left,
+            successors,
+            pidfile: Mutex::new(self.pidfile),
+            http: spare_pages(self.http.as_ref(), context).map_err(failed)?,
+        };
+        let acceptors = Acceptors::start(self.listeners, reception).map_err(failed)?;
+        Ok((acceptors, giver, self.http))
+    }
+}
+
+fn open(
+    config: &Config,
+    passed: Option<Passed>,
+    mut predecessor: Option<Predecessor>,
+) -> Result<Opened, Error> {
+    let settings = &config.settings;
+    let listeners = match (passed, &mut predecessor) {
+        (_, Some(predecessor)) => predecessor.listeners(&listen_options(config))?,
+        (Some(passed), None) => passed.listen(settings),
+        (None, None) => Listeners::bind(&listen_options(config))?,
+    };
+    let given = predecessor
+        .as_mut()
+        .and_then(|it| it.http(&settings.http_listen));
+    let http = match given {
+        Some(socket) => Some(socket),
+        None => listen::http(&settings.http_listen)?,
+    };
+    let pidfile = settings.pidfile.as_deref();
+    let pidfile = pidfile.filter(|_| predecessor.is_none());
+    Ok(Opened {
+        listeners,
+        http,
+        pidfile: pidfile.map(Pidfile::create).transpose()?,
+        predecessor,
+    })
 }
 
 fn listen_options(config: &Config) -> ListenOptions {
@@ -163,12 +243,17 @@ fn serve(
     args: &Args,
     (config, tls): (Config, Setup),
     log: LogHandle,
-    (listeners, http): (Listeners, Option<std::net::TcpListener>),
+    opened: Opened,
 ) -> Result<(), Error> {
     let runtime = Runtime::start(config.settings.worker_threads, config.settings.io_uring)
         .map_err(|source| Error::Runtime { source })?;
     let config = ConfigHandle::new(config);
-    let manager = Arc::new(Manager::new(runtime.workers.clone(), config.clone()));
+    let before = opened.predecessor.as_ref();
+    let manager = Manager::new(runtime.workers.clone(), config.clone());
+    let manager = Arc::new(match before {
+        Some(before) => manager.in_place_of(before.epoch(), before.prefix()),
+        None => manager,
+    });
     manager.parts().tls.store(tls);
     let console_version = format!("{}/bouncer", cli::COMPATIBLE_WITH);
     let context = Arc::new(Context::new(
@@ -198,12 +283,15 @@ fn serve(
         version: cli::VERSION_LINE,
     };
     let console = Arc::new(console);
-    let reception = Reception::new(context.clone(), console.clone(), reloader.defers_accept());
+    let (knocks, successors) = tokio::sync::mpsc::unbounded_channel();
+    let defers = reloader.defers_accept();
+    let reception = Reception::new(context.clone(), console.clone(), defers, knocks);
     let (threads, advised) = (runtime.threads.clone(), console.clone());
     runtime.run(async move {
-        let signals = Signals::listen().map_err(|source| Error::Runtime { source })?;
-        let acceptors =
-            Acceptors::start(listeners, &reception).map_err(|source| Error::Runtime { source })?;
+        let failed = |source| Error::Runtime { source };
+        let signals = Signals::listen().map_err(failed)?;
+        let (left, pages) = watch::channel(false);
+        let (acceptors, giver, http) = opened.begin(&reception, (successors, left))?;
         tracing::info!(
             "process up: {}, workers: {}",
             cli::VERSION_LINE,
@@ -215,28 +303,69 @@ fn serve(
         });
         tokio::select! {
             () = shutdown.carry_out(&acceptors, &context) => {}
+            () = giver.carry_out(&acceptors, &context) => {}
             () = signals.obey(&reloader, &shutdown, &manager) => {}
             () = run_janitor(manager.clone()) => {}
             () = sweep_clients(&context) => {}
             () = tick_averages(&averages, &advised) => {}
             () = balance::run(&manager, &threads) => {}
             () = watchdog => {}
-            () = serve_pages(http, console) => {}
+            () = serve_pages(http, pages, console) => {}
         }
         tracing::info!("server shutting down");
         Ok(())
     })
 }
 
-/// The pages of `http_listen`, on the main thread.
-async fn serve_pages(listener: Option<std::net::TcpListener>, console: Arc<Console>) {
-    let listener = listener.map(tokio::net::TcpListener::from_std);
-    match listener.transpose() {
-        Ok(Some(listener)) => return http::serve(listener, console).await,
-        Ok(None) => {}
-        Err(error) => tracing::error!("http_listen: {error}"),
+/// The pidfile, when nobody else can be told any more that there can be none.
+fn make_pidfile(context: &Context) -> Option<Pidfile> {
+    let path = context.config.load().settings.pidfile.clone();
+    let made = path.as_deref().map(Pidfile::create).transpose();
+    made.unwrap_or_else(|error| {
+        tracing::error!("{error}");
+        None
+    })
+}
+
+/// The address of the pages, and another handle of their socket, for a process that takes our place.
+fn spare_pages(
+    http: Option<&TcpListener>,
+    context: &Context,
+) -> io::Result<Option<(String, TcpListener)>> {
+    let address = context.config.load().settings.http_listen.clone();
+    let socket = http.map(TcpListener::try_clone).transpose()?;
+    Ok(socket.map(|socket| (address, socket)))
+}
+
+/// The pages of `http_listen`, on the main thread, unless they are left to another process.
+async fn serve_pages(
+    socket: Option<TcpListener>,
+    mut are_left: watch::Receiver<bool>,
+    console: Arc<Console>,
+) {
+    let Some(socket) = socket else {
+        return std::future::pending().await;
+    };
+    loop {
+        // An error would mean that the process ends.
+        let _ = are_left.wait_for(|left| !left).await;
+        let listener = socket
+            .try_clone()
+            .and_then(tokio::net::TcpListener::from_std);
+        let serving = async {
+            match listener {
+                Ok(listener) => http::serve(listener, console.clone()).await,
+                Err(error) => {
+                    tracing::error!("http_listen: {error}");
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::select! {
+            () = serving => {}
+            _ = are_left.wait_for(|&left| left) => {}
+        }
     }
-    std::future::pending::<()>().await;
 }
 
 async fn sweep_clients(context: &Context) {

@@ -28,6 +28,8 @@ pub enum State<'a> {
     Status(&'a str),
     /// All is well (`WatchdogSec=`).
     Alive,
+    /// The service is this process from now on.
+    MainPid(u32),
 }
 
 impl State<'_> {
@@ -41,6 +43,7 @@ impl State<'_> {
             ),
             Self::Stopping => "STOPPING=1\n".to_owned(),
             Self::Alive => "WATCHDOG=1\n".to_owned(),
+            Self::MainPid(pid) => format!("MAINPID={pid}\n"),
             // A line break would begin another assignment.
             Self::Status(text) => format!("STATUS={}\n", text.replace('\n', " ")),
         }

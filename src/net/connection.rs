@@ -3,9 +3,11 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
 
 use super::scratch;
+use super::socket::Raw;
 use super::stream::{Detached, Stream};
 use crate::protocol::frame;
 
@@ -78,6 +80,29 @@ impl Connection {
             kept,
             ..Self::new(socket.attach()?)
         })
+    }
+
+    /// Takes the socket off its worker, for another process, with what was read and not used. An error: it is encrypted, or has
+    /// something left to send.
+    pub fn into_descriptor(mut self) -> io::Result<(OwnedFd, Vec<u8>)> {
+        self.stream.settle();
+        let kept = std::mem::take(&mut self.kept);
+        let busy = || io::Error::from(io::ErrorKind::ResourceBusy);
+        if self.has_backlog() {
+            return Err(busy());
+        }
+        match self.stream.detach()? {
+            Detached::Plain(socket) => Ok((socket.into_descriptor()?, kept)),
+            Detached::Tls(_) => Err(busy()),
+        }
+    }
+
+    /// A socket that another process has passed on, with what that has read, on the worker that calls this.
+    pub fn from_descriptor(socket: OwnedFd, kept: &[u8]) -> io::Result<Self> {
+        let socket = Raw::try_from(socket)?;
+        let mut connection = Self::new(Detached::Plain(socket.into()).attach()?);
+        connection.keep(kept);
+        Ok(connection)
     }
 
     /// Moves the socket to the worker that calls this, with what was kept and what was not sent yet.

@@ -4,13 +4,14 @@
 //! on a worker leaves with the thread's next [`batch`]; for the caller it is sent.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
+use socket2::SockRef;
 
 use super::reactor::Place;
 use super::{batch, executor};
@@ -66,6 +67,39 @@ impl AsFd for Raw {
         match self {
             Self::Tcp(socket) => socket.as_fd(),
             Self::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl From<Raw> for OwnedFd {
+    fn from(raw: Raw) -> Self {
+        match raw {
+            Raw::Tcp(socket) => socket.into(),
+            Raw::Unix(socket) => socket.into(),
+        }
+    }
+}
+
+impl TryFrom<OwnedFd> for Raw {
+    type Error = io::Error;
+
+    /// A non-blocking stream socket that another process has passed on.
+    fn try_from(socket: OwnedFd) -> io::Result<Self> {
+        let is_unix = SockRef::from(&socket).local_addr()?.is_unix();
+        Ok(if is_unix {
+            Self::Unix(socket.into())
+        } else {
+            Self::Tcp(socket.into())
+        })
+    }
+}
+
+impl Loose {
+    /// The socket alone, for another process. An error: it has something left to send.
+    pub(super) fn into_descriptor(self) -> io::Result<OwnedFd> {
+        match self.unsent {
+            None => Ok(self.raw.into()),
+            Some(_) => Err(io::ErrorKind::ResourceBusy.into()),
         }
     }
 }

@@ -1,17 +1,18 @@
-//! What can only be had through `unsafe`, which is in no other file: many sends in one system call, by io_uring, and a
-//! connection accepted with its address and its flags at once.
+//! What can only be had through `unsafe`, which is in no other file: many sends in one system call, by io_uring, a
+//! connection accepted with its address and its flags at once, and descriptors that another process passes on.
 //!
 //! The ring is used as a plain call, not as a driver: [`Ring::send_all`] comes back when each send has been tried, so
 //! the kernel holds no buffer of ours between two calls.
 
 #![allow(unsafe_code)]
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use io_uring::{IoUring, opcode, types};
 use nix::libc::{self, MSG_DONTWAIT, MSG_NOSIGNAL};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use socket2::SockAddr;
 
 /// The next connection of a listening socket, non-blocking and closed on exec, and the address of its other end if it
@@ -32,6 +33,31 @@ pub fn accept(listener: &impl AsFd) -> io::Result<(OwnedFd, Option<SocketAddr>)>
     // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
     let accepted = unsafe { OwnedFd::from_raw_fd(accepted) };
     Ok((accepted, address.as_socket()))
+}
+
+/// So many descriptors come with one message at most.
+pub const MOST_PASSED: usize = 2;
+
+/// Reads from a Unix socket, and adds the descriptors that were passed along to `passed`, closed on exec. 0 is the end of
+/// the stream.
+pub fn receive(socket: &impl AsFd, buf: &mut [u8], passed: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = nix::cmsg_space!([RawFd; MOST_PASSED]);
+    let mut slices = [IoSliceMut::new(buf)];
+    let received = recvmsg::<()>(
+        socket.as_fd().as_raw_fd(),
+        &mut slices,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )?;
+    for message in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(descriptors) = message {
+            for descriptor in descriptors {
+                // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+                passed.push(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            }
+        }
+    }
+    Ok(received.bytes)
 }
 
 /// A ring of one thread.

@@ -63,6 +63,8 @@ pub struct Wanted {
 pub struct Accounting {
     open: usize,
     connecting: usize,
+    /// Servers that are still with the process whose place this one takes.
+    elsewhere: usize,
     failures: u32,
     retry_at: Option<Instant>,
     last_error: Option<String>,
@@ -80,9 +82,20 @@ impl Accounting {
         self.connecting
     }
 
-    /// Both.
+    /// All that count for the limits: both, and those that are still with the process whose place this one takes.
     pub fn total(&self) -> usize {
-        self.open + self.connecting
+        self.open + self.connecting + self.elsewhere
+    }
+
+    /// So many are with the process whose place this one takes. Says how many there were.
+    pub fn set_elsewhere(&mut self, servers: usize) -> usize {
+        std::mem::replace(&mut self.elsewhere, servers)
+    }
+
+    /// A server was taken over.
+    pub fn taken_over(&mut self) {
+        self.open += 1;
+        self.was_up = true;
     }
 
     /// How many connections to open now for those who wait.
@@ -224,6 +237,20 @@ mod tests {
         pool.begin();
         pool.begin();
         assert_eq!(pool.wanted(&sizes(20, 0), waiting(3), now).connections, 1);
+    }
+
+    #[test]
+    fn servers_of_the_process_before_leave_no_room_until_they_come_or_go() {
+        let mut pool = Accounting::default();
+        let now = Instant::now();
+        assert_eq!(pool.set_elsewhere(3), 0);
+        assert_eq!(pool.wanted(&sizes(4, 0), waiting(9), now).connections, 1);
+        pool.taken_over();
+        assert_eq!(pool.wanted(&sizes(4, 0), waiting(9), now).connections, 0);
+        assert_eq!(pool.set_elsewhere(2), 3);
+        assert_eq!(pool.wanted(&sizes(4, 0), waiting(9), now).connections, 1);
+        pool.set_elsewhere(0);
+        assert_eq!((pool.open(), pool.total()), (1, 1));
     }
 
     #[test]

@@ -121,6 +121,86 @@ impl Functions {
     }
 }
 
+/// What a successor of this process is to know of the functions.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
+pub struct CarriedFunctions {
+    #[prost(bytes = "vec", tag = "1")]
+    version: Vec<u8>,
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    names: Vec<Vec<u8>>,
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    settings: Vec<Vec<u8>>,
+    #[prost(bool, tag = "4")]
+    behind_writes: bool,
+    #[prost(bool, tag = "5")]
+    behind_anything: bool,
+    #[prost(bytes = "vec", repeated, tag = "6")]
+    asking: Vec<Vec<u8>>,
+    #[prost(bytes = "vec", repeated, tag = "7")]
+    drawing: Vec<Vec<u8>>,
+    #[prost(bool, tag = "8")]
+    asks_unseen: bool,
+    #[prost(bool, tag = "9")]
+    draws_unseen: bool,
+    /// Somebody asks what sequences gave last; and after texts that begin like these.
+    #[prost(bool, tag = "10")]
+    sequences_are_read: bool,
+    #[prost(bytes = "vec", repeated, tag = "11")]
+    followed: Vec<Vec<u8>>,
+}
+
+impl Functions {
+    /// What a successor is to know; `None`: nothing is known.
+    pub(super) fn carry(&self) -> Option<CarriedFunctions> {
+        let known = self.known.load();
+        let known = known.as_ref()?;
+        let all = |names: &Names| names.iter().map(|name| name.to_vec()).collect();
+        Some(CarriedFunctions {
+            version: known.version.clone(),
+            names: all(&known.names),
+            settings: known.settings.iter().map(|name| name.to_vec()).collect(),
+            behind_writes: known.behind_writes,
+            behind_anything: known.behind_anything,
+            asking: all(&known.asking),
+            drawing: all(&known.drawing),
+            asks_unseen: known.asks_unseen,
+            draws_unseen: known.draws_unseen,
+            sequences_are_read: self.sequences.are_read(),
+            followed: self.sequences.followed(),
+        })
+    }
+
+    /// What the process before this one knew, unless it is known already.
+    pub(super) fn take_over(&self, carried: &CarriedFunctions) {
+        if self.known.load().is_some() {
+            return;
+        }
+        let all = |names: &[Vec<u8>]| names.iter().map(|name| name.as_slice().into()).collect();
+        self.known.store(Some(Arc::new(Known {
+            version: carried.version.clone(),
+            names: all(&carried.names),
+            settings: carried
+                .settings
+                .iter()
+                .map(|it| it.as_slice().into())
+                .collect(),
+            behind_writes: carried.behind_writes,
+            behind_anything: carried.behind_anything,
+            asking: all(&carried.asking),
+            drawing: all(&carried.drawing),
+            asks_unseen: carried.asks_unseen,
+            draws_unseen: carried.draws_unseen,
+        })));
+        if carried.sequences_are_read {
+            self.sequences.read();
+        }
+        for beginning in &carried.followed {
+            self.sequences.follow(beginning);
+        }
+    }
+}
+
 impl Pool {
     /// Asks a server that nobody has had yet, unless one was asked before.
     pub(super) async fn learn_functions(self: &Arc<Self>, server: &mut Server, worker: usize) {

@@ -20,6 +20,7 @@ use crate::config::{Change, Config, ConfigHandle, Database, DatabaseEffect, Secr
 use crate::net::{Names, TlsHandle, Workers};
 use crate::prepared;
 use crate::server::session::TrackedNames;
+use crate::stats::registry::Epoch;
 use crate::stats::{ClientEntry, Registry, Totals};
 
 /// What every pool needs from outside. Cheap to clone.
@@ -151,6 +152,14 @@ impl Manager {
             look_ups: Gather::default(),
             started: tokio::time::Instant::now().into_std(),
         }
+    }
+
+    /// The same in a process that takes another's place: its times, and the names of its statements, go on.
+    #[must_use]
+    pub fn in_place_of(mut self, epoch: Epoch, prefix: &str) -> Self {
+        self.parts.registry = Arc::new(Registry::since(epoch));
+        self.parts.statements = prepared::Registry::with_prefix(prefix.to_owned());
+        self
     }
 
     /// What pools share.
@@ -409,6 +418,16 @@ impl Manager {
     /// Is this database, or everything, paused?
     pub fn is_paused(&self, database: &str) -> bool {
         self.is_all_paused() || self.paused.lock().contains(database)
+    }
+
+    /// The databases that were paused by their names, in no order.
+    pub fn paused(&self) -> Vec<String> {
+        self.paused.lock().iter().cloned().collect()
+    }
+
+    /// The databases that refuse logins, in no order.
+    pub fn disabled(&self) -> Vec<String> {
+        self.disabled.lock().iter().cloned().collect()
     }
 
     /// How many databases were paused by their names?

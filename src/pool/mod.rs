@@ -9,6 +9,7 @@ mod accepted;
 pub mod accounting;
 pub mod auth_query;
 pub mod balance;
+mod carried;
 mod error;
 mod functions;
 mod gather;
@@ -27,6 +28,7 @@ mod sweep;
 mod waiter;
 
 pub use accepted::{Declined, LoginSettings};
+pub use carried::{CarriedPool, Elsewhere, Seat};
 pub use error::WaitError;
 pub use functions::Functions;
 pub use greeting::Greeting;

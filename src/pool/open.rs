@@ -23,7 +23,7 @@ const ROOM: Duration = Duration::from_millis(50);
 pub struct Pooled {
     /// The server itself.
     pub server: Box<Server>,
-    slot: Slot,
+    pub(super) slot: Slot,
 }
 
 impl Pooled {
@@ -56,7 +56,7 @@ impl Pooled {
 
 /// The right to one server in a pool's accounts.
 #[derive(Debug)]
-struct Slot {
+pub(super) struct Slot {
     pool: Arc<Pool>,
     stage: Stage,
 }
@@ -72,6 +72,22 @@ enum Stage {
 }
 
 impl Slot {
+    /// Of a server that the process before this one had. It is there, so it counts, whatever the limits say.
+    pub(super) fn taken_over(pool: &Arc<Pool>) -> Self {
+        let unlimited = 0;
+        // Without a limit there always is room.
+        let _ = pool
+            .parts
+            .limits
+            .take_server((&pool.database, unlimited), (&pool.user, unlimited));
+        pool.accounting.lock().taken_over();
+        pool.note_growth();
+        Self {
+            pool: pool.clone(),
+            stage: Stage::Open,
+        }
+    }
+
     /// The attempt led to a server.
     fn opened(&mut self) {
         self.stage = Stage::Open;
@@ -110,7 +126,8 @@ impl Drop for Slot {
 impl Pool {
     /// Opens connections for those who wait, as far as the limits let it.
     pub fn feed(self: &Arc<Self>) {
-        if !self.is_open() {
+        // (Who waits in a pool that leaves goes over, and waits there.)
+        if !self.is_open() || self.leaves.load(Ordering::Relaxed) {
             return;
         }
         let settings = self.settings();
@@ -126,7 +143,7 @@ impl Pool {
 
     /// Opens a connection if there are fewer than `min_pool_size`.
     pub(super) fn feed_minimum(self: &Arc<Self>) {
-        if !self.is_open() {
+        if !self.is_open() || self.leaves.load(Ordering::Relaxed) {
             return;
         }
         let settings = self.settings();

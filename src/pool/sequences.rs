@@ -44,6 +44,12 @@ impl Sequences {
         });
     }
 
+    /// Those beginnings, in no order.
+    pub fn followed(&self) -> Vec<Vec<u8>> {
+        let known = self.beginnings.load();
+        known.iter().map(|beginning| beginning.to_vec()).collect()
+    }
+
     /// Was that so for a text that begins like this?
     pub fn is_followed(&self, beginning: &[u8]) -> bool {
         self.beginnings.load().contains(beginning)

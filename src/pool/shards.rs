@@ -331,7 +331,7 @@ impl Pool {
     }
 
     /// Takes an idle server of this shard; with `in_turn`, only if nobody waits for one here.
-    fn take_idle(&self, shard: usize, in_turn: bool) -> Option<Pooled> {
+    pub(super) fn take_idle(&self, shard: usize, in_turn: bool) -> Option<Pooled> {
         let own = self.shards.get(shard)?;
         loop {
             let taken = {

@@ -67,6 +67,8 @@ pub struct Pool {
     unused_since: Apart<AtomicU64>,
     paused: AtomicBool,
     pub(super) removed: AtomicBool,
+    /// Its servers go to a successor of this process.
+    pub(super) leaves: AtomicBool,
     pub(super) pinned: Arc<AtomicUsize>,
     credentials: Apart<Mutex<Known>>,
     /// Who listens to what, and the connection that does.
@@ -113,6 +115,7 @@ impl Pool {
             unused_since: Apart::default(),
             paused: AtomicBool::new(false),
             removed: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
             pinned: Arc::default(),
             credentials: Apart::new(Mutex::new(Known {
                 stored,

@@ -195,12 +195,17 @@ impl Registry {
     /// An empty registry. The names it will give carry a random mark, so that no client can
     /// name another's statement by counting.
     pub fn new() -> Self {
-        let mark: u64 = rand::random();
+        Self::with_prefix(format!("pgferry_{:016x}_", rand::random::<u64>()))
+    }
+
+    /// An empty registry whose names begin like those of the process whose place this one takes: texts of its clients may
+    /// have such names in them.
+    pub fn with_prefix(prefix: String) -> Self {
         Self {
             shared: Arc::new(Shared {
                 statements: DashMap::with_hasher(ahash::RandomState::new()),
                 contexts: Contexts::default(),
-                prefix: format!("pgferry_{mark:016x}_"),
+                prefix,
                 next_id: AtomicU64::new(1),
                 held: AtomicUsize::new(0),
             }),

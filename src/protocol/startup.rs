@@ -60,6 +60,8 @@ pub(super) mod code {
     pub(in crate::protocol) const CANCEL: u32 = 80_877_102;
     pub(in crate::protocol) const SSL: u32 = 80_877_103;
     pub(in crate::protocol) const GSSENC: u32 = 80_877_104;
+    /// Our own: "pgfe", which is no version that anybody speaks.
+    pub(in crate::protocol) const SUCCESSOR: u32 = 0x7067_6665;
 }
 
 /// What a connection may begin with.
@@ -76,8 +78,16 @@ pub enum FirstPacket {
         /// Its secret key: 4 bytes in protocol 3.0, up to 256 since 3.2.
         key: Vec<u8>,
     },
+    /// Our own: another process of ours wants to take this one's place. What follows is no PostgreSQL protocol.
+    Successor,
     /// A login.
     Startup(StartupMessage),
+}
+
+/// The packet of a process that wants to take the place of the one that it connects to.
+pub fn successor(out: &mut Vec<u8>) {
+    out.extend_from_slice(&8_u32.to_be_bytes());
+    out.extend_from_slice(&code::SUCCESSOR.to_be_bytes());
 }
 
 impl fmt::Debug for FirstPacket {
@@ -86,6 +96,7 @@ impl fmt::Debug for FirstPacket {
         match self {
             Self::Ssl => f.write_str("Ssl"),
             Self::GssEnc => f.write_str("GssEnc"),
+            Self::Successor => f.write_str("Successor"),
             Self::Cancel { pid, .. } => write!(f, "Cancel {{ pid: {pid}, key: (..) }}"),
             Self::Startup(message) => f.debug_tuple("Startup").field(message).finish(),
         }
@@ -139,6 +150,7 @@ pub fn read(buf: &[u8]) -> Result<Option<(FirstPacket, usize)>, Error> {
     let packet = match u32::from_be_bytes(version) {
         code::SSL => cursor.finish().map(|()| FirstPacket::Ssl)?,
         code::GSSENC => cursor.finish().map(|()| FirstPacket::GssEnc)?,
+        code::SUCCESSOR => cursor.finish().map(|()| FirstPacket::Successor)?,
         code::CANCEL => cancel(cursor)?,
         version => match version >> 16 {
             3 => startup(version, cursor)?,

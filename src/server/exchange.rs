@@ -78,7 +78,11 @@ impl Server {
     }
 
     /// Sends messages that end with one ReadyForQuery and reads all replies.
-    async fn converse(&mut self, out: &[u8], on_row: impl FnMut(Row)) -> Result<(), Error> {
+    pub(super) async fn converse(
+        &mut self,
+        out: &[u8],
+        on_row: impl FnMut(Row),
+    ) -> Result<(), Error> {
         none_refused(self.exchange(out, on_row).await?)
     }
 

@@ -8,6 +8,7 @@
 mod ahead;
 mod batch;
 pub mod cancel;
+pub mod carried;
 pub mod connect;
 mod dial;
 mod error;

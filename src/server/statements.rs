@@ -228,6 +228,11 @@ impl Statements {
         self.entries.clear();
     }
 
+    /// All that may be prepared here, in no order that matters.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Statement>> {
+        self.entries.iter().map(|(_, entry)| &entry.statement)
+    }
+
     /// How many are prepared here.
     pub fn len(&self) -> usize {
         self.entries.len()

@@ -62,6 +62,16 @@ impl Touches {
         (Self::UNKNOWN_NAME, "UNKNOWN_NAME"),
     ];
 
+    /// As a number, one bit for each.
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// From such a number; bits that stand for nothing are dropped.
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+
     /// Those of both.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {

@@ -39,6 +39,17 @@ impl Epoch {
         }
     }
 
+    /// That of a process which has counted for so many microseconds, and whose place this one takes.
+    pub fn taken_over(micros: u64) -> Self {
+        let passed = Duration::from_micros(micros);
+        let now = Self::new();
+        // A clock that has not run for so long says that there was no such process.
+        Self {
+            instant: now.instant.checked_sub(passed).unwrap_or(now.instant),
+            wall: now.wall.checked_sub(passed).unwrap_or(now.wall),
+        }
+    }
+
     /// Microseconds from the epoch to `at`.
     #[inline]
     pub fn micros(&self, at: Instant) -> u64 {
@@ -109,6 +120,14 @@ pub struct Registry {
 }
 
 impl Registry {
+    /// An empty one whose numbers are relative to this.
+    pub fn since(epoch: Epoch) -> Self {
+        Self {
+            epoch,
+            ..Self::default()
+        }
+    }
+
     /// The next id. Clients and servers share the counter (PgBouncer's `id` column).
     pub fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed) + 1
@@ -146,6 +165,17 @@ impl Registry {
                 slot.insert(id);
                 return (pid, CancelKey(key));
             }
+        }
+    }
+
+    /// A client comes from the process before this one, with the key that it was given there. False: another has it.
+    pub fn take_over_cancel_key(&self, id: u64, pid: i32, key: &CancelKey) -> bool {
+        match self.by_cancel_key.entry((pid, beginning(&key.0))) {
+            dashmap::Entry::Vacant(slot) => {
+                slot.insert(id);
+                true
+            }
+            dashmap::Entry::Occupied(_) => false,
         }
     }
 

@@ -51,8 +51,15 @@ fn a_gss_encryption_request_is_read() {
 }
 
 #[test]
+fn the_packet_of_a_successor_is_read() {
+    let mut bytes = Vec::new();
+    successor(&mut bytes);
+    assert_eq!(read(&bytes), Ok(Some((FirstPacket::Successor, 8))));
+}
+
+#[test]
 fn an_encryption_request_with_anything_inside_is_refused() {
-    for code in [code::SSL, code::GSSENC] {
+    for code in [code::SSL, code::GSSENC, code::SUCCESSOR] {
         assert_eq!(
             read(&packet(code, b"x")),
             Err(Error::TrailingBytes { count: 1 })

@@ -88,6 +88,8 @@ pub enum Order {
     LeaveSoon = 1 << 19,
     /// Drain: its time is over, whatever it does.
     LeaveNow = 1 << 20,
+    /// It goes to the process that takes this one's place, as soon as nothing of it is under way.
+    GoOver = 1 << 21,
 }
 
 /// A connected client, as everybody but its own task sees it.

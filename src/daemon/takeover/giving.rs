@@ -1,0 +1,406 @@
+//! The process that runs gives everything to the one that takes its place.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{oneshot, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, interval};
+
+use super::{Cancel, Error, Hello, Kind, Listening, Purpose, State, Word, expect, read, say};
+use crate::client::carried::{Departure, Moved};
+use crate::client::{Conn, Context, cancel};
+use crate::daemon::accept::Acceptors;
+use crate::daemon::drain::Drain;
+use crate::daemon::pidfile::Pidfile;
+use crate::daemon::systemd;
+use crate::net::{Parcel, Parcels};
+use crate::pool::{Elsewhere, Pool};
+use crate::protocol::startup::Replication;
+use crate::stats::registry::Peer;
+use crate::stats::{ClientEntry, Order};
+
+/// How long a successor may take for a word.
+const WORD: Duration = Duration::from_secs(10);
+
+/// How long it may take to start.
+const START: Duration = Duration::from_secs(60);
+
+/// How often it is looked who stands still by now. (Clients say so themselves; servers have to be fetched.)
+const PERIOD: Duration = Duration::from_millis(2);
+
+/// How long those who are logging in are waited for, before the ones who can't go over are sent away.
+const LOGINS: Duration = Duration::from_secs(1);
+
+/// How long servers that are being cleaned are waited for at the end.
+const CLEANING: Duration = Duration::from_secs(2);
+
+/// The process as it is given away.
+pub struct Giver {
+    /// Who has knocked.
+    pub successors: UnboundedReceiver<UnixStream>,
+    /// The pidfile, which goes when the successor is to make its own.
+    pub pidfile: Mutex<Option<Pidfile>>,
+    /// Are the pages left to the successor?
+    pub left: watch::Sender<bool>,
+    /// The configured pages' address, and their socket.
+    pub http: Option<(String, std::net::TcpListener)>,
+}
+
+impl Giver {
+    /// Waits for a successor, gives everything to it, and returns when the process may exit. A successor that fails
+    /// changes nothing.
+    pub async fn carry_out(mut self, acceptors: &Acceptors, context: &Arc<Context>) {
+        while let Some(socket) = self.successors.recv().await {
+            match self.give_to(socket, acceptors, context).await {
+                Ok(pid) => {
+                    tracing::info!("process {pid} has taken over, exiting");
+                    return;
+                }
+                Err(error) => tracing::error!("takeover failed: {error}; going on"),
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
+    async fn give_to(
+        &mut self,
+        socket: UnixStream,
+        acceptors: &Acceptors,
+        context: &Arc<Context>,
+    ) -> Result<u32, Error> {
+        let parcels = Arc::new(Parcels::over(socket)?);
+        self.introduce(&parcels, acceptors, context).await?;
+        let (talking, patience) = (parcels.clone(), Some(START));
+        let word: Word = blocking(move || {
+            talking.socket().set_read_timeout(patience)?;
+            let word = expect(&talking, Kind::Go)?;
+            talking.socket().set_read_timeout(None)?;
+            Ok(word)
+        })
+        .await?;
+        acceptors.leave();
+        self.left.send_replace(true);
+        context.manager.end_suspension();
+        drop(self.pidfile.lock().take());
+        systemd::notify(systemd::State::MainPid(word.pid));
+        say(&parcels, Kind::Yielded, &Word::default(), &[])?;
+        tracing::info!("process {} takes over", word.pid);
+        let given = Handover::begin(&parcels, context)?.carry_out(acceptors, context);
+        match given.await {
+            Ok(()) => Ok(word.pid),
+            Err(error) => {
+                self.stay(word.pid, acceptors, context);
+                Err(error)
+            }
+        }
+    }
+
+    /// Says who we are and what there is.
+    async fn introduce(
+        &self,
+        parcels: &Arc<Parcels>,
+        acceptors: &Acceptors,
+        context: &Arc<Context>,
+    ) -> Result<(), Error> {
+        let manager = &context.manager;
+        let state = State {
+            now: manager.parts().registry.now(),
+            prefix: manager.parts().statements.prefix().to_owned(),
+            is_paused: manager.is_all_paused(),
+            paused: manager.paused(),
+            disabled: manager.disabled(),
+        };
+        let mut listening = acceptors.listening()?;
+        if let Some((address, socket)) = &self.http {
+            listening.push((
+                Listening {
+                    purpose: Purpose::Http as i32,
+                    place: address.clone(),
+                    is_passed: false,
+                },
+                socket.try_clone()?.into(),
+            ));
+        }
+        let pools: Vec<_> = manager.pools().iter().map(|pool| pool.carry()).collect();
+        let (parcels, is_ending) = (parcels.clone(), context.is_shutting_down());
+        blocking(move || {
+            parcels.socket().set_read_timeout(Some(WORD))?;
+            parcels.socket().set_write_timeout(Some(WORD))?;
+            say(&parcels, Kind::Hello, &Hello::new(), &[])?;
+            let hello: Hello = expect(&parcels, Kind::Hello)?;
+            let refusal = match hello.check() {
+                Err(error) => Some(error.to_string()),
+                Ok(()) if is_ending => Some("it is shutting down".to_owned()),
+                Ok(()) => None,
+            };
+            if let Some(text) = refusal {
+                let word = Word { text, pid: 0 };
+                say(&parcels, Kind::Refused, &word, &[])?;
+                return Err(Error::Refused(word.text));
+            }
+            tracing::info!("{} wants to take over", hello.version);
+            say(&parcels, Kind::State, &state, &[])?;
+            for (what, socket) in &listening {
+                say(&parcels, Kind::Listener, what, &[socket.as_fd()])?;
+            }
+            for pool in &pools {
+                say(&parcels, Kind::Pool, pool, &[])?;
+            }
+            Ok(say(&parcels, Kind::Ready, &Word::default(), &[])?)
+        })
+        .await
+    }
+
+    /// The successor has failed: everything is as before, but for those who are gone with it.
+    fn stay(&self, successor: u32, acceptors: &Acceptors, context: &Context) {
+        context.set_exit(None);
+        context.stay();
+        self.left.send_replace(false);
+        for pool in context.manager.pools() {
+            pool.set_leaving(false);
+        }
+        if let Err(error) = acceptors.take_back() {
+            tracing::error!("can't listen again: {error}");
+        }
+        let path = context.config.load().settings.pidfile.clone();
+        let reclaim = |path: &Path| Pidfile::reclaim(path, successor);
+        match path.as_deref().map(reclaim).transpose() {
+            Ok(pidfile) => *self.pidfile.lock() = pidfile,
+            Err(error) => tracing::error!("{error}"),
+        }
+        systemd::notify(systemd::State::MainPid(std::process::id()));
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    spawn_blocking(work).await.map_err(|_| Error::Nonsense)?
+}
+
+/// The way of clients and servers to a successor.
+struct Handover {
+    exit: Sender<Departure>,
+    parcels: Arc<Parcels>,
+    /// Comes when everything was sent, or with what has failed.
+    sent: oneshot::Receiver<Result<(), Error>>,
+    /// Comes when the successor is gone.
+    gone: oneshot::Receiver<()>,
+    told: HashSet<u64>,
+    reported: HashMap<(String, String), u64>,
+}
+
+impl Handover {
+    fn begin(parcels: &Arc<Parcels>, context: &Arc<Context>) -> Result<Self, Error> {
+        let (exit, departures) = mpsc::channel();
+        let (tell_sent, sent) = oneshot::channel();
+        let (tell_gone, gone) = oneshot::channel();
+        let out = parcels.clone();
+        let sender = std::thread::Builder::new().name("takeover-out".to_owned());
+        sender.spawn(move || {
+            // Nobody listens any more only when the process ends.
+            let _ = tell_sent.send(send_all(&out, &departures));
+        })?;
+        let (back, context) = (parcels.try_clone()?, context.clone());
+        let workers = context.manager.parts().workers.clone();
+        let listener = std::thread::Builder::new().name("takeover-back".to_owned());
+        listener.spawn(move || {
+            while let Ok(Some(parcel)) = back.receive() {
+                let Ok(request) = cancel_of(&parcel) else {
+                    break;
+                };
+                let context = context.clone();
+                workers.spawn_on(0, async move {
+                    let port = context.config.load().settings.listen_port;
+                    let conn = Conn::new(0, Peer::Unix(None), port);
+                    cancel::request(&context, &conn, request.pid, &request.key).await;
+                });
+            }
+            let _ = tell_gone.send(());
+        })?;
+        Ok(Self {
+            exit,
+            parcels: parcels.clone(),
+            sent,
+            gone,
+            told: HashSet::new(),
+            reported: HashMap::new(),
+        })
+    }
+
+    /// Gives all that can be given, and sends the others away.
+    async fn carry_out(
+        mut self,
+        acceptors: &Acceptors,
+        context: &Arc<Context>,
+    ) -> Result<(), Error> {
+        context.set_exit(Some(self.exit.clone()));
+        let began = Instant::now();
+        let mut drain: Option<Drain> = None;
+        let mut tick = interval(PERIOD);
+        loop {
+            tokio::select! {
+                result = &mut self.sent => return result.unwrap_or(Err(Error::Gone)),
+                _ = &mut self.gone => return Err(Error::Gone),
+                _ = tick.tick() => {}
+            }
+            let clients = context.clients();
+            let movable = clients.iter().filter(|client| may_move(client));
+            self.tell(movable);
+            self.fetch_servers(context, &clients);
+            if clients.is_empty() && nobody_logs_in(context) {
+                break;
+            }
+            if let Some(drain) = &mut drain {
+                // However long others take: their queries end here.
+                drain.go_on(acceptors, context);
+            } else if began.elapsed() >= LOGINS {
+                let of_those = |client: &ClientEntry| !may_move(client);
+                drain = Some(Drain::begin(None, of_those, (acceptors, context)));
+            }
+        }
+        self.finish(context).await
+    }
+
+    /// The last servers, and the last word.
+    async fn finish(mut self, context: &Arc<Context>) -> Result<(), Error> {
+        let deadline = Instant::now() + CLEANING;
+        let mut tick = interval(PERIOD);
+        while context.manager.active_servers(None) > 0 && Instant::now() < deadline {
+            self.fetch_servers(context, &[]);
+            tick.tick().await;
+        }
+        context.set_exit(None);
+        let done = Departure {
+            what: Moved::Nothing,
+            sockets: Vec::new(),
+            counts: Box::new(()),
+        };
+        let _ = self.exit.send(done);
+        let sent = self.sent.await.unwrap_or(Err(Error::Gone));
+        // It has read everything when it hangs up.
+        let _ = self.parcels.socket().shutdown(std::net::Shutdown::Write);
+        let _ = tokio::time::timeout(WORD, self.gone).await;
+        sent
+    }
+
+    fn tell<'a>(&mut self, clients: impl Iterator<Item = &'a Arc<ClientEntry>>) {
+        for client in clients {
+            if self.told.insert(client.id) {
+                client.order(Order::GoOver);
+            }
+        }
+    }
+
+    /// Sends the servers that are free, of pools that nobody needs here any more, and says how many are left.
+    fn fetch_servers(&mut self, context: &Arc<Context>, clients: &[Arc<ClientEntry>]) {
+        for pool in context.manager.pools() {
+            let is_needed = clients.iter().any(|client| {
+                !may_move(client)
+                    && client.database == pool.database
+                    && client.pool_user == pool.user
+            });
+            pool.set_leaving(!is_needed);
+            let mut left = 0;
+            if !is_needed {
+                for pooled in pool.take_idle_servers() {
+                    give_server(&pool, pooled, self.exit.clone());
+                }
+                left = pool.open_servers() + pool.connecting();
+            }
+            self.report(&pool, left as u64);
+        }
+    }
+
+    fn report(&mut self, pool: &Pool, servers: u64) {
+        let name = (pool.database.clone(), pool.user.clone());
+        if self.reported.get(&name) == Some(&servers) {
+            return;
+        }
+        let elsewhere = Elsewhere {
+            database: pool.database.clone(),
+            user: pool.user.clone(),
+            servers,
+        };
+        self.reported.insert(name, servers);
+        let departure = Departure {
+            what: Moved::Elsewhere(elsewhere),
+            sockets: Vec::new(),
+            counts: Box::new(()),
+        };
+        // An error is noticed elsewhere.
+        let _ = self.exit.send(departure);
+    }
+}
+
+fn nobody_logs_in(context: &Context) -> bool {
+    let listed = context.manager.parts().registry.clients().len();
+    context.manager.active_clients() <= listed
+}
+
+/// May it go over? Else it is sent away in the end.
+fn may_move(client: &ClientEntry) -> bool {
+    client.tls.is_empty() && client.replication == Replication::None
+}
+
+/// Sends a server that is free, once nothing of ours is prepared on it.
+fn give_server(pool: &Arc<Pool>, mut pooled: crate::pool::Pooled, exit: Sender<Departure>) {
+    let pool = pool.clone();
+    let home = pooled.server.home;
+    pool.clone().workers().spawn_on(home, async move {
+        if pooled.server.close_statements().await.is_err() || !pooled.server.may_be_carried() {
+            pooled.close("not handed over");
+            return;
+        }
+        let (server, slot) = pooled.into_parts();
+        if let Ok((server, socket)) = server.carry(&pool.settings().target, 0) {
+            // An error: the successor is gone, and so is the server.
+            let _ = exit.send(Departure {
+                what: Moved::Server(server),
+                sockets: vec![socket],
+                counts: Box::new(slot),
+            });
+        }
+    });
+}
+
+/// Sends what leaves, up to the last word.
+fn send_all(parcels: &Parcels, departures: &Receiver<Departure>) -> Result<(), Error> {
+    while let Ok(departure) = departures.recv() {
+        let Departure {
+            what,
+            sockets,
+            counts,
+        } = departure;
+        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+        let sent: io::Result<()> = match &what {
+            Moved::Client(client) => say(parcels, Kind::Client, &**client, &sockets),
+            Moved::Server(server) => say(parcels, Kind::Server, server, &sockets),
+            Moved::Elsewhere(elsewhere) => say(parcels, Kind::Elsewhere, elsewhere, &[]),
+            Moved::Nothing => {
+                say(parcels, Kind::Done, &Word::default(), &[])?;
+                return Ok(());
+            }
+        };
+        sent?;
+        drop(counts);
+    }
+    Err(Error::Gone)
+}
+
+fn cancel_of(parcel: &Parcel) -> Result<Cancel, Error> {
+    if parcel.kind == Kind::Cancel as u8 {
+        read(parcel)
+    } else {
+        Err(Error::Nonsense)
+    }
+}

@@ -1,0 +1,289 @@
+//! A new process takes everything from the one whose place it takes.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::{Cancel, Error, Hello, Kind, Listening, Purpose, State, Word, expect, hear, read, say};
+use crate::client::Context;
+use crate::client::carried;
+use crate::daemon::listen::{self, ListenOptions, Listeners, UnixSocket};
+use crate::net::{Parcel, Parcels};
+use crate::pool::{CarriedPool, Elsewhere, Pool};
+use crate::protocol::startup;
+use crate::server;
+use crate::stats::registry::Epoch;
+
+/// How long the process that runs may take for a word.
+const WORD: Duration = Duration::from_secs(15);
+
+/// The process whose place is to be taken, and what it has said of itself.
+#[derive(Debug)]
+pub struct Predecessor {
+    parcels: Parcels,
+    pid: u32,
+    state: State,
+    listening: Vec<(Listening, OwnedFd)>,
+    pools: Vec<CarriedPool>,
+}
+
+/// Asks the process that listens on our Unix socket for its place. `None`: there is none.
+pub fn knock(dir: &Path, port: u16) -> Result<Option<Predecessor>, Error> {
+    let mut socket = match listen::connect_unix(dir, port) {
+        Ok(socket) => socket,
+        Err(error) => {
+            return match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Ok(None),
+                _ => Err(error.into()),
+            };
+        }
+    };
+    let mut packet = Vec::new();
+    startup::successor(&mut packet);
+    socket.write_all(&packet)?;
+    introduce(socket).map(Some)
+}
+
+fn introduce(socket: UnixStream) -> Result<Predecessor, Error> {
+    let parcels = Parcels::over(socket)?;
+    parcels.socket().set_read_timeout(Some(WORD))?;
+    // It hangs up, or speaks another protocol.
+    let hello: Hello = expect(&parcels, Kind::Hello).map_err(|_| Error::NotOurs)?;
+    say(&parcels, Kind::Hello, &Hello::new(), &[])?;
+    hello.check()?;
+    let state = expect(&parcels, Kind::State)?;
+    let (mut listening, mut pools) = (Vec::new(), Vec::new());
+    loop {
+        let mut parcel = hear(&parcels)?;
+        match parcel.kind {
+            kind if kind == Kind::Listener as u8 => {
+                let socket = parcel.descriptors.pop().ok_or(Error::Nonsense)?;
+                listening.push((read(&parcel)?, socket));
+            }
+            kind if kind == Kind::Pool as u8 => pools.push(read(&parcel)?),
+            kind if kind == Kind::Ready as u8 => break,
+            _ => return Err(Error::Nonsense),
+        }
+    }
+    tracing::info!("taking over from process {}: {}", hello.pid, hello.version);
+    Ok(Predecessor {
+        parcels,
+        pid: hello.pid,
+        state,
+        listening,
+        pools,
+    })
+}
+
+impl Predecessor {
+    /// Its epoch, so that times can go along.
+    pub fn epoch(&self) -> Epoch {
+        Epoch::taken_over(self.state.now)
+    }
+
+    /// What the names of its statements begin with.
+    pub fn prefix(&self) -> &str {
+        &self.state.prefix
+    }
+
+    fn take(&mut self, purpose: Purpose) -> Vec<(Listening, OwnedFd)> {
+        let is_meant = |it: &mut (Listening, OwnedFd)| it.0.purpose == purpose as i32;
+        self.listening.extract_if(.., is_meant).collect()
+    }
+
+    /// Its listening sockets, as far as they are where this process is to listen, and new ones for the rest.
+    pub fn listeners(
+        &mut self,
+        options: &ListenOptions,
+    ) -> Result<Listeners, crate::daemon::Error> {
+        let given = self.take(Purpose::Tcp);
+        let is_passed = given.iter().any(|(what, _)| what.is_passed);
+        let tcp = given.into_iter().map(|(_, socket)| socket.into());
+        let unix = self.take(Purpose::Unix).into_iter();
+        let unix = unix.map(|(_, socket)| UnixListener::from(socket));
+        if is_passed {
+            // By systemd: they are where its unit says.
+            let unix = unix.map(|listener| UnixSocket {
+                listener,
+                file: None,
+            });
+            return Ok(Listeners {
+                tcp: tcp.collect(),
+                owns_tcp: false,
+                unix: unix.collect(),
+            });
+        }
+        Listeners::complete((tcp.collect(), unix.collect()), options)
+    }
+
+    /// The socket of its pages, if it is at this address.
+    pub fn http(&mut self, address: &str) -> Option<TcpListener> {
+        let given = self.take(Purpose::Http).into_iter();
+        let mut fitting = given.filter(|(what, _)| what.place == address);
+        fitting.next().map(|(_, socket)| socket.into())
+    }
+
+    /// Says that we are ready. When this returns, nobody is accepted there any more, and its pidfile is gone. From then on
+    /// clients and servers come.
+    pub fn go(mut self, context: &Arc<Context>) -> Result<Arrivals, Error> {
+        let manager = &context.manager;
+        if self.state.is_paused {
+            manager.pause(None);
+        }
+        for database in &self.state.paused {
+            manager.pause(Some(database));
+        }
+        for database in &self.state.disabled {
+            manager.set_disabled(database, true);
+        }
+        let mut pools = HashMap::new();
+        for carried in std::mem::take(&mut self.pools) {
+            if let Some(pool) = manager.take_over(&carried)
+                && pool.user == carried.user
+            {
+                pools.insert((carried.database, carried.user), pool);
+            }
+        }
+        let word = Word {
+            text: String::new(),
+            pid: std::process::id(),
+        };
+        say(&self.parcels, Kind::Go, &word, &[])?;
+        expect::<Word>(&self.parcels, Kind::Yielded)?;
+        self.parcels.socket().set_read_timeout(None)?;
+        Ok(Arrivals {
+            parcels: self.parcels,
+            pid: self.pid,
+            pools,
+            context: context.clone(),
+            came: [0, 0],
+            lost: Arc::default(),
+        })
+    }
+}
+
+/// What comes.
+pub struct Arrivals {
+    parcels: Parcels,
+    pid: u32,
+    pools: HashMap<(String, String), Arc<Pool>>,
+    context: Arc<Context>,
+    /// Clients and servers.
+    came: [usize; 2],
+    /// Clients that could not be served here.
+    lost: Arc<AtomicUsize>,
+}
+
+impl Arrivals {
+    /// Takes in whoever comes, in a thread of its own.
+    pub fn begin(mut self) -> io::Result<()> {
+        let (before, requests) = mpsc::channel::<(i32, Vec<u8>)>();
+        let back = self.parcels.try_clone()?;
+        self.context.set_before(Some(before));
+        let asking = std::thread::Builder::new().name("takeover-back".to_owned());
+        asking.spawn(move || {
+            for (pid, key) in requests {
+                if say(&back, Kind::Cancel, &Cancel { pid, key }, &[]).is_err() {
+                    return;
+                }
+            }
+        })?;
+        // For what is begun on workers from there.
+        let runtime = tokio::runtime::Handle::current();
+        let taking = std::thread::Builder::new().name("takeover-in".to_owned());
+        taking.spawn(move || {
+            let _entered = runtime.enter();
+            let ended = self.take_all();
+            self.end(&ended);
+        })?;
+        Ok(())
+    }
+
+    fn take_all(&mut self) -> Result<(), Error> {
+        loop {
+            let parcel = hear(&self.parcels)?;
+            match parcel.kind {
+                kind if kind == Kind::Client as u8 => self.take_client(parcel)?,
+                kind if kind == Kind::Server as u8 => self.take_server(parcel)?,
+                kind if kind == Kind::Elsewhere as u8 => {
+                    let it: Elsewhere = read(&parcel)?;
+                    if let Some(pool) = self.pools.get(&(it.database, it.user)) {
+                        pool.set_elsewhere(usize::try_from(it.servers).unwrap_or(usize::MAX));
+                    }
+                }
+                kind if kind == Kind::Done as u8 => return Ok(()),
+                _ => return Err(Error::Nonsense),
+            }
+        }
+    }
+
+    fn take_client(&mut self, parcel: Parcel) -> Result<(), Error> {
+        let client: carried::Carried = read(&parcel)?;
+        let (context, lost) = (self.context.clone(), self.lost.clone());
+        let count = client.home(&context);
+        // Now, not on the worker: what comes next may be that there is one less elsewhere.
+        let seat = client.server().and_then(|(database, user)| {
+            let name = (database.to_owned(), user.to_owned());
+            self.pools.get(&name).map(Pool::seat)
+        });
+        let workers = &self.context.manager.parts().workers;
+        self.came[0] += 1;
+        workers.spawn_on(count.worker(), async move {
+            match client.arrive(&context, (parcel.descriptors, seat), count) {
+                Ok(resident) => resident.await,
+                Err(error) => {
+                    lost.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!("a client was not taken over: {error}");
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn take_server(&mut self, mut parcel: Parcel) -> Result<(), Error> {
+        let server: server::carried::Carried = read(&parcel)?;
+        let socket = parcel.descriptors.pop().ok_or(Error::Nonsense)?;
+        let name = (server.database.clone(), server.user.clone());
+        let Some(pool) = self.pools.get(&name).cloned() else {
+            // Its database is gone: dropping the socket closes it.
+            return Ok(());
+        };
+        self.came[1] += 1;
+        let (worker, seat) = (pool.homes().next().unwrap_or(0), pool.seat());
+        let workers = &self.context.manager.parts().workers;
+        workers.spawn_on(worker, async move {
+            match pool.take_over((server, socket), seat, (worker, 0)) {
+                Ok(Some(pooled)) => pool.admit_taken_over(pooled, worker).await,
+                Ok(None) => {}
+                Err(error) => tracing::warn!("a server was not taken over: {error}"),
+            }
+        });
+        Ok(())
+    }
+
+    fn end(&self, ended: &Result<(), Error>) {
+        self.context.set_before(None);
+        for pool in self.pools.values() {
+            pool.set_elsewhere(0);
+        }
+        let [clients, servers] = self.came;
+        let pid = self.pid;
+        match ended {
+            Ok(()) => tracing::info!(
+                "took over {clients} clients and {servers} servers from process {pid}"
+            ),
+            Err(error) => tracing::error!(
+                "the takeover ended early: {error} ({clients} clients and {servers} servers came from process {pid})"
+            ),
+        }
+        // The other side waits for that.
+        let _ = self.parcels.socket().shutdown(std::net::Shutdown::Both);
+    }
+}
