@@ -65,6 +65,7 @@ mod shutdown;
 mod startup_parameters;
 mod suspend;
 mod systemd;
+mod takeover;
 mod timeouts;
 mod tls;
 #[cfg(feature = "top")]

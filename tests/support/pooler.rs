@@ -32,6 +32,7 @@ pub struct Ini {
     secrets: BTreeMap<String, String>,
     files: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
+    options: Vec<String>,
 }
 
 impl Ini {
@@ -62,6 +63,7 @@ impl Ini {
             peers: BTreeMap::new(),
             files: BTreeMap::new(),
             environment: BTreeMap::new(),
+            options: Vec::new(),
             secrets: secrets
                 .chain([("postgres".to_owned(), password("postgres"))])
                 .collect(),
@@ -75,6 +77,12 @@ impl Ini {
     )]
     pub fn set(&mut self, key: &str, value: impl ToString) -> &mut Self {
         self.settings.insert(key.to_owned(), value.to_string());
+        self
+    }
+
+    /// An option on the command line.
+    pub fn option(&mut self, option: &str) -> &mut Self {
+        self.options.push(option.to_owned());
         self
     }
 
@@ -183,6 +191,8 @@ pub struct Pooler {
     port: u16,
     directory: PathBuf,
     process: Process,
+    /// Processes whose place another one has taken. Kept, for their directory goes with them.
+    before: Vec<Process>,
 }
 
 impl Pooler {
@@ -214,6 +224,7 @@ impl Pooler {
             port,
             directory,
             process,
+            before: Vec::new(),
         };
         pooler.accepting()
     }
@@ -225,22 +236,50 @@ impl Pooler {
         let mut ini = Ini::new(port, &directory);
         change(&mut ini);
         write(&directory, &ini);
-        let binary = binary();
-        let file = directory.join("pooler.ini");
-        // `env` turns into the program, so its pid is the program's.
-        let mut arguments = vec!["env".to_owned()];
-        let variables = ini.environment.iter();
-        arguments.extend(variables.map(|(name, value)| format!("{name}={value}")));
-        arguments.extend([binary, &file].map(|path| path.to_str().unwrap().to_owned()));
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let log = directory.join("pooler.log");
-        let process = Process::start(&arguments, &directory, &log, Signal::SIGKILL);
+        let process = run(&ini, &directory, &[], "pooler.log");
         Self {
             ini,
             port,
             directory,
             process,
+            before: Vec::new(),
         }
+    }
+
+    /// Starts another process with `-R`, which is to take this one's place, and waits for nothing.
+    pub fn succeed(&mut self) {
+        let log = format!("pooler-{}.log", self.before.len() + 1);
+        let process = run(&self.ini, &self.directory, &["-R"], &log);
+        self.before
+            .push(std::mem::replace(&mut self.process, process));
+    }
+
+    /// The same, and waits until the process before has ended. Nothing is asked of the pooler meanwhile.
+    pub fn take_over(&mut self) {
+        self.succeed();
+        let last = self.before.last_mut().unwrap();
+        let status = within(super::PATIENCE, "the process before ends", || last.ended());
+        assert!(status.success(), "it ended with {status}");
+    }
+
+    /// The successor has failed: the process before it is the pooler again. Comes back with the exit status.
+    pub fn give_up(&mut self) -> ExitStatus {
+        let status = self.wait();
+        let before = self.before.pop().unwrap();
+        // (In this order: its directory is the same.)
+        let failed = std::mem::replace(&mut self.process, before);
+        std::mem::forget(failed);
+        status
+    }
+
+    /// The running process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Has the process whose place was taken last ended?
+    pub fn has_left(&mut self) -> bool {
+        self.before.last_mut().is_none_or(|it| it.ended().is_some())
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -395,8 +434,13 @@ impl Pooler {
         self.process.ended().is_none()
     }
 
+    /// Of the process that runs.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.directory.join("pooler.log")).unwrap_or_default()
+        let name = match self.before.len() {
+            0 => "pooler.log".to_owned(),
+            number => format!("pooler-{number}.log"),
+        };
+        std::fs::read_to_string(self.directory.join(name)).unwrap_or_default()
     }
 
     /// The largest resident memory so far, in KiB.
@@ -435,6 +479,20 @@ impl PoolRow {
         self.row
             .map_or(0, |row| self.rows.get(row, column).parse().unwrap())
     }
+}
+
+/// Starts the program with these options and the configuration.
+fn run(ini: &Ini, directory: &Path, options: &[&str], log: &str) -> Process {
+    // `env` turns into the program, so its pid is the program's.
+    let mut arguments = vec!["env".to_owned()];
+    let variables = ini.environment.iter();
+    arguments.extend(variables.map(|(name, value)| format!("{name}={value}")));
+    arguments.push(binary().to_str().unwrap().to_owned());
+    arguments.extend(ini.options.iter().cloned());
+    arguments.extend(options.iter().map(|&option| option.to_owned()));
+    arguments.push(directory.join("pooler.ini").to_str().unwrap().to_owned());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    Process::start(&arguments, directory, &directory.join(log), Signal::SIGKILL)
 }
 
 fn write(directory: &Path, ini: &Ini) {
