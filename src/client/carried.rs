@@ -22,6 +22,7 @@ use crate::net::{ClientCount, Connection};
 use crate::pool::{Elsewhere, Learned, Pool, Pooled, Seat};
 use crate::protocol::backend::TxStatus;
 use crate::protocol::frontend::Parse;
+use crate::protocol::shape::Shape;
 use crate::protocol::startup::Replication;
 use crate::server::carried::{self, Value};
 use crate::server::{Forget, Named, StatementRef};
@@ -119,9 +120,9 @@ struct CarriedStatement {
     /// What follows the name in its Parse.
     #[prost(bytes = "vec", tag = "2")]
     definition: Vec<u8>,
-    /// The client knows an older result of it than the one in force.
-    #[prost(bool, tag = "3")]
-    is_outdated: bool,
+    /// What the client knows of its parameters and columns (`protocol::shape`).
+    #[prost(fixed64, tag = "3")]
+    shape: u64,
     #[prost(oneof = "CarriedForget", tags = "4, 5, 6")]
     forget: Option<CarriedForget>,
 }
@@ -265,7 +266,7 @@ impl Session {
                 .map(|(name, named)| CarriedStatement {
                     name: name.to_vec(),
                     definition: named.statement.0.definition().to_vec(),
-                    is_outdated: named.edition != named.statement.0.edition(),
+                    shape: named.shape.to_bits(),
                     forget: named.forget.clone().map(CarriedForget::from),
                 })
                 .collect(),
@@ -491,13 +492,8 @@ impl Relay {
             .registry
             .intern(&statement.definition, &self.context, usize::MAX);
         let Ok(interned) = interned else { return };
-        let edition = interned.edition();
         let named = Named {
-            edition: if statement.is_outdated {
-                edition.wrapping_sub(1)
-            } else {
-                edition
-            },
+            shape: Shape::from_bits(statement.shape),
             statement: StatementRef(interned),
             forget: statement.forget.map(Forget::from),
             found: found.map(Arc::from),

@@ -4,15 +4,18 @@
 //! Here is what `session` and `drain` do with sockets, without them.
 
 mod backend;
+mod cases;
 mod found;
 mod script;
+mod shapes;
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use self::backend::Backend;
-use self::script::{Batch, script, settings, unhurried};
+use self::cases::{case, changes, migrations, set_cases};
+use self::script::Batch;
 use super::alone::Alone;
 use super::drain;
 use super::relay::{Linked, Outgoing, Relay};
@@ -85,6 +88,13 @@ impl Side {
         }
     }
 
+    /// A new one, when tables have changed so often.
+    fn after(version: u32) -> Self {
+        let mut side = Self::new();
+        side.backend.version = version;
+        side
+    }
+
     /// As `Server::is_clean`.
     fn is_clean(&self) -> bool {
         self.state.pipeline.is_idle()
@@ -116,6 +126,7 @@ impl Side {
 
 struct Client {
     relay: Relay,
+    script: Vec<Batch>,
     /// Each batch, and how much of the answers must be in before it is sent.
     batches: Vec<(Vec<u8>, usize)>,
     said: usize,
@@ -126,6 +137,9 @@ struct Client {
     waiting: bool,
     link: Option<usize>,
     has_left: bool,
+    /// It is not compared with a PostgreSQL of its own, but with what it was told: how often the tables had changed at the beginning and
+    /// at the end of each batch.
+    versions: Option<Vec<(u32, u32)>>,
 }
 
 impl Client {
@@ -155,6 +169,7 @@ impl Client {
                 world.1.clone(),
                 NamesHeld::default(),
             ),
+            script: script.to_vec(),
             batches,
             said: 0,
             expected: direct.sent,
@@ -164,6 +179,7 @@ impl Client {
             waiting: false,
             link: None,
             has_left: false,
+            versions: None,
         }
     }
 
@@ -172,7 +188,12 @@ impl Client {
         let Some((bytes, needed)) = self.batches.first() else {
             return Vec::new();
         };
-        if self.has_left || self.got.len() < *needed {
+        let waits = match &self.versions {
+            Some(versions) if self.said == 0 => shapes::readies(&self.got) < versions.len(),
+            Some(_) => false,
+            None => self.got.len() < *needed,
+        };
+        if self.has_left || waits {
             return Vec::new();
         }
         let end = bytes.len().min(self.said + most);
@@ -185,8 +206,20 @@ impl Client {
         said
     }
 
+    /// Tables have changed so often.
+    fn table_changed(&mut self, version: u32) {
+        let answered = shapes::readies(&self.got);
+        if let Some((_, last)) = self.versions.as_mut().and_then(|it| it.get_mut(answered)) {
+            *last = version;
+        }
+    }
+
     fn is_done(&self) -> bool {
-        self.has_left || (self.batches.is_empty() && self.got.len() >= self.expected.len())
+        let is_answered = match &self.versions {
+            Some(versions) => shapes::readies(&self.got) >= versions.len(),
+            None => self.got.len() >= self.expected.len(),
+        };
+        self.has_left || (self.batches.is_empty() && is_answered)
     }
 }
 
@@ -203,6 +236,8 @@ enum Event {
     Leave,
     /// Tables change, for all servers.
     Migrate,
+    /// The same, and it is seen in the columns.
+    Change,
 }
 
 struct World {
@@ -212,6 +247,8 @@ struct World {
     /// Every so many leases the server has to be adopted.
     adopt_every: usize,
     leases: usize,
+    /// How often the tables have changed.
+    version: u32,
 }
 
 impl World {
@@ -238,6 +275,7 @@ impl World {
             counters: Counters::default(),
             adopt_every: case.adopt_every,
             leases: 0,
+            version: 0,
         }
     }
 
@@ -245,7 +283,14 @@ impl World {
     fn run(&mut self, at: usize, event: Event) -> bool {
         let happened = match event {
             Event::Say(most) => {
+                let begins = self.clients[at].said == 0;
                 let bytes = self.clients[at].say(most);
+                if let Some(versions) = &mut self.clients[at].versions
+                    && begins
+                    && !bytes.is_empty()
+                {
+                    versions.push((self.version, self.version));
+                }
                 self.hear(at, &bytes)
             }
             Event::Serve(most) => self.clients[at].link.is_some_and(|link| {
@@ -267,6 +312,18 @@ impl World {
             Event::Migrate => {
                 let idle = self.sides.iter_mut().filter(|side| side.wire.is_empty());
                 idle.for_each(|side| side.backend.migrate());
+                true
+            }
+            Event::Change => {
+                if self.sides.iter().all(|side| !side.backend.is_in_batch()) {
+                    self.version += 1;
+                    for side in &mut self.sides {
+                        side.backend.change();
+                    }
+                    for client in &mut self.clients {
+                        client.table_changed(self.version);
+                    }
+                }
                 true
             }
             Event::Leave => {
@@ -431,7 +488,7 @@ impl World {
             || side.state.doom.is_some()
             || side.state.pipeline.is_unsure()
         {
-            *side = Side::new();
+            *side = Side::after(self.version);
             return;
         }
         drain::ask_for_replies(&mut side.state, &mut side.wire);
@@ -441,7 +498,7 @@ impl World {
             read_all(side, relay, &self.counters);
         }
         if side.state.pipeline.is_unsure() {
-            *side = Side::new();
+            *side = Side::after(self.version);
             return;
         }
         assert!(side.is_clean(), "not clean after its client left");
@@ -471,6 +528,9 @@ impl World {
 
     fn check(&self, at: usize) {
         let client = &self.clients[at];
+        if let Some(versions) = &client.versions {
+            return shapes::check(&client.script, &client.got, versions);
+        }
         let (got, expected) = (readable(&client.got), readable(&client.expected));
         assert_eq!(got, expected, "client {at}");
     }
@@ -534,7 +594,19 @@ struct Case {
 
 impl Case {
     fn run(&self) {
+        self.run_in(World::new(self));
+    }
+
+    /// What counts is what each client was told.
+    fn run_with_changes(&self) {
         let mut world = World::new(self);
+        for client in &mut world.clients {
+            client.versions = Some(Vec::new());
+        }
+        self.run_in(world);
+    }
+
+    fn run_in(&self, mut world: World) {
         for &(at, event) in &self.events {
             world.run(at % self.scripts.len(), event);
         }
@@ -546,72 +618,6 @@ impl Case {
             }
         }
     }
-}
-
-fn event() -> impl Strategy<Value = Event> {
-    let size = || prop_oneof![3 => 1usize..12, 2 => 12usize..200, 1 => Just(10_000)];
-    prop_oneof![
-        40 => size().prop_map(Event::Say),
-        40 => size().prop_map(Event::Serve),
-        40 => size().prop_map(Event::Answer),
-        1 => Just(Event::Leave),
-    ]
-}
-
-/// These clients, over a few servers of any limits; fewer than `most` of these events happen.
-fn cases(
-    scripts: impl Strategy<Value = Vec<Vec<Batch>>>,
-    adopt_every: impl Strategy<Value = usize>,
-    (event, most): (impl Strategy<Value = Event>, usize),
-) -> impl Strategy<Value = Case> {
-    let case = (
-        scripts,
-        1usize..4,
-        (1usize..4, 0usize..3),
-        adopt_every,
-        prop::collection::vec((0usize..3, event), 0..most),
-    );
-    case.prop_map(
-        |(scripts, servers, (limit, promotes), adopt_every, events)| Case {
-            scripts,
-            servers,
-            limit,
-            promotes,
-            adopt_every,
-            events,
-        },
-    )
-}
-
-/// At every how many leases the server has to be adopted; mostly at none.
-fn adopts() -> impl Strategy<Value = usize> {
-    prop_oneof![Just(usize::MAX), 1usize..5]
-}
-
-fn case(clients: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
-    let scripts = prop::collection::vec(script(), clients);
-    cases(scripts, adopts(), (event(), 120))
-}
-
-/// Clients that change settings, and say more before the answer is in.
-fn set_cases() -> impl Strategy<Value = Case> {
-    let scripts = prop::collection::vec(settings(), 1..4);
-    cases(scripts, Just(usize::MAX), (event(), 120))
-}
-
-/// Tables change again and again. A client's batch is there at once, for that is what it takes.
-fn migrations() -> impl Strategy<Value = Case> {
-    let size = || prop_oneof![1usize..12, 12usize..200, Just(10_000)];
-    let event = prop_oneof![
-        4 => Just(Event::Say(10_000)),
-        6 => size().prop_map(Event::Serve),
-        6 => size().prop_map(Event::Answer),
-        1 => Just(Event::Migrate),
-    ];
-    // A few of the clients vanish.
-    let event = prop_oneof![100 => event, 1 => Just(Event::Leave)];
-    let scripts = prop::collection::vec(unhurried(), 1..4);
-    cases(scripts, adopts(), (event, 300))
 }
 
 proptest! {
@@ -634,6 +640,11 @@ proptest! {
     #[test]
     fn clients_that_wait_for_answers_do_not_notice_a_migration(case in migrations()) {
         case.run();
+    }
+
+    #[test]
+    fn nobody_takes_new_columns_for_old_ones(case in changes()) {
+        case.run_with_changes();
     }
 
     #[test]

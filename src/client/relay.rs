@@ -102,6 +102,8 @@ pub struct Relay {
     pub fenced: bool,
     /// A batch is run again, and its unnamed statement is not to be one that is prepared.
     pub runs_plainly: bool,
+    /// The bytes are those of a batch that is run again: nothing of it can wait.
+    pub runs_again: bool,
     /// The client's batch has failed and the server is out of it already: what the client still sends is dropped up to
     /// its Sync, which is answered here.
     pub skips_alone: bool,
@@ -215,6 +217,7 @@ impl Relay {
             unnamed_changed: NO_BATCH,
             fenced: false,
             runs_plainly: false,
+            runs_again: false,
             skips_alone: false,
             sync_is_due: false,
             own: Vec::new(),

@@ -10,9 +10,9 @@
 //!   the batch began outside of a transaction, if nothing of it was answered before but Parse, which no failure takes back,
 //!   if all of it is known, its Sync included, and if nothing was sent behind it. Otherwise the client gets the error.
 //! - a client that binds without asking what the columns are (Describe) goes by what it was told before, and would take the new columns
-//!   for the old ones. It gets the error, as it would from PostgreSQL, until it has asked or has prepared the statement again.
-//!
-//! What is not seen: a server that prepares the statement for the first time after the migration, if no server has refused it yet.
+//!   for the old ones. It gets the error, as it would from PostgreSQL, until it has asked or has prepared the statement again: the
+//!   pooler compares what it knows with what its server has (`translate::shapes`), for a server that prepares the statement for the first time
+//!   after the migration has nothing to refuse.
 //!
 //! The types of the parameters are another matter: PostgreSQL keeps those that it has found when it read the text, and never looks
 //! again. Is one dropped, or a column of another type now, then Bind and Describe fail for good ([`Stale::Type`], [`Stale::Reading`],
@@ -34,8 +34,19 @@ const ROUTINE: &[u8] = b"RevalidateCachedQuery";
 /// What PostgreSQL says then.
 const TEXT: &str = "cached plan must not change result type";
 
-/// Appends the error.
-pub(super) fn put_outdated(out: &mut Vec<u8>) {
+/// What it says of everything in a failed transaction.
+const FAILED: &str =
+    "current transaction is aborted, commands ignored until end of transaction block";
+
+/// Appends the error, or the one that PostgreSQL has for everything in a failed transaction.
+pub(super) fn put_outdated(out: &mut Vec<u8>, status: TxStatus) {
+    if status == TxStatus::Failed {
+        let error = ErrorMessage {
+            with_v: true,
+            ..ErrorMessage::new("ERROR", sqlstate::IN_FAILED_SQL_TRANSACTION, FAILED)
+        };
+        return backend::error_response(out, &error);
+    }
     let error = ErrorMessage {
         with_v: true,
         routine: std::str::from_utf8(ROUTINE).ok(),
@@ -167,7 +178,10 @@ impl Relay {
     /// Where the message that failed begins in what is kept of the batch, if it may be run again from there.
     fn may_run_from(&self, linked: &Linked<'_>) -> Option<usize> {
         let (bytes, pipeline) = (linked.server.batch.kept()?, &linked.server.pipeline);
-        if self.inbound.is_under_way() || linked.server.status != TxStatus::Idle {
+        if !pipeline.answers_client()
+            || self.inbound.is_under_way()
+            || linked.server.status != TxStatus::Idle
+        {
             return None;
         }
         let count = answered_messages(bytes)?;
@@ -205,19 +219,25 @@ impl Relay {
     /// The failed batch is over, and it is to be run again.
     #[cold]
     pub(super) fn run_again(&mut self, linked: &mut Linked<'_>) -> Result<(), Desync> {
-        let Some((from, buffer)) = linked.server.batch.take_due() else {
+        let Some((from, buffer, is_asked)) = linked.server.batch.take_due() else {
             return Ok(());
         };
         let bytes = buffer.get(from..).unwrap_or_default();
         if let Some(name) = parsed(&buffer) {
             // Whatever it knows of the result it knows from this batch.
-            self.statements.describe(name);
+            self.statements.unlearn(name);
+        }
+        if !is_asked && self.inquire_for(linked, bytes) {
+            linked.server.batch.inquire(from, buffer);
+            return Ok(());
         }
         // The client may be in the middle of something that is dropped.
         let inbound = std::mem::take(&mut self.inbound);
         let mut copied = Vec::new();
         let mut out = Outgoing::new(bytes, &mut copied);
+        self.runs_again = true;
         let used = self.from_client(linked, bytes, &mut out);
+        self.runs_again = false;
         self.own.extend_from_slice(out.finish());
         self.inbound = inbound;
         self.runs_plainly = false;

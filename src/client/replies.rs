@@ -7,9 +7,10 @@ use super::translate::pass_body;
 use crate::config::PoolMode;
 use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
 use crate::protocol::frame::{Frame, cut};
+use crate::protocol::shape::{self, Shape};
 use crate::protocol::{frontend, sqlstate};
 use crate::server::pipeline::{Desync, Expect, Failure, Request};
-use crate::server::{Doom, Effect, Forget, Unnamed};
+use crate::server::{Described, Doom, Effect, Forget, Unnamed};
 
 /// SQLSTATE of a statement name the server does not know.
 const NO_SUCH_STATEMENT: &[u8] = sqlstate::INVALID_SQL_STATEMENT_NAME.as_bytes();
@@ -39,7 +40,7 @@ impl Relay {
             let Some(frame) = cut(rest, longest).map_err(|_| Desync::Header)? else {
                 break;
             };
-            if !frame.is_complete() && is_read(frame.tag) {
+            if !frame.is_complete() && (is_read(frame.tag) || is_awaited(linked, frame.tag)) {
                 break;
             }
             let held = frame.bytes.len();
@@ -103,9 +104,14 @@ impl Relay {
                     return Ok(forward);
                 }
             }
-            // It is but a part of the reply, so that the pipeline has nothing to note.
-            tag::PARAMETER_DESCRIPTION if self.holds_description(linked, frame.bytes) => {
-                return Ok(false);
+            tag::PARAMETER_DESCRIPTION => {
+                if let Some(Effect::Described(it)) = linked.server.pipeline.current_effect() {
+                    it.parameters = shape::parameters(frame.body());
+                }
+                // It is but a part of the reply, so that the pipeline has nothing to note.
+                if self.holds_description(linked, frame.bytes) {
+                    return Ok(false);
+                }
             }
             tag::ROW_DESCRIPTION | tag::NO_DATA if linked.server.batch.holds() => {
                 linked.server.batch.release(out.insert());
@@ -130,6 +136,10 @@ impl Relay {
             if let Effect::Reused(..) = effect {
                 backend::parse_complete(out.insert());
             }
+            if let Effect::Described(described) = &effect {
+                let columns = shape::columns(frame.body()).map_err(|_| desync(frame.bytes))?;
+                self.described(linked, described, columns);
+            }
             self.done(linked, &effect);
         }
         if reply.completes.is_some_and(Request::ends_with_ready) && self.refuses_block(linked) {
@@ -147,6 +157,21 @@ impl Relay {
         self.settings.mode == PoolMode::Statement
             && linked.server.status != TxStatus::Idle
             && !self.is_refused
+    }
+
+    /// A statement was described.
+    #[cold]
+    fn described(&mut self, linked: &mut Linked<'_>, described: &Described, columns: u32) {
+        let shape = Shape::new(described.parameters, columns);
+        linked.server.statements.described(described.id, shape);
+        if let Some(told) = &described.told {
+            let known = if told.columns_only {
+                told.before.with_columns_of(shape)
+            } else {
+                shape
+            };
+            self.statements.learn(&told.name, told.id, known);
+        }
     }
 
     /// What was noted when a request was sent is true now.
@@ -168,6 +193,8 @@ impl Relay {
             | Effect::UnnamedReplaced
             | Effect::Duplicate(_)
             | Effect::Outdated
+            | Effect::Described(_)
+            | Effect::Told(_)
             | Effect::Forget(_) => {}
         }
     }
@@ -225,7 +252,9 @@ impl Relay {
     /// An error: it goes on to the client unless what failed can be run again, and what the server will skip is undone.
     fn error(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>, out: &mut Outgoing<'_>) {
         let fields = ErrorFields::read(frame.body()).ok();
-        let stale = replan::staleness(fields.as_ref(), linked.server.pipeline.current());
+        let asked = linked.server.pipeline.current();
+        let asked = asked.filter(|_| linked.server.pipeline.answers_client());
+        let stale = replan::staleness(fields.as_ref(), asked);
         let runs_again = self.reverts(linked, fields.as_ref())
             || stale.is_some_and(|stale| self.replan(linked, stale));
         if !runs_again {
@@ -264,11 +293,18 @@ impl Relay {
                 linked.server.statements.doubt(id);
                 self.statements.fail_unnamed(version);
             }
-            Some(effect) => self.undo(linked, effect),
+            Some(effect) => {
+                if let Effect::Described(described) = &effect {
+                    linked.server.statements.doubt(described.id);
+                }
+                self.undo(linked, effect);
+            }
             None => {}
         }
         if runs_again {
             linked.server.pipeline.swallow_next();
+        } else if linked.server.batch.drop_inquiry() {
+            linked.server.pipeline.forward_next();
         }
     }
 
@@ -289,8 +325,9 @@ impl Relay {
         linked
             .entry
             .count_error(sqlstate.unwrap_or_default(), message.unwrap_or_default());
-        if let Some(Effect::Outdated) = linked.server.pipeline.current_effect() {
-            return replan::put_outdated(out.insert());
+        let effect = linked.server.pipeline.current_effect();
+        if effect == Some(&mut Effect::Outdated) && sqlstate == Some(NO_SUCH_STATEMENT) {
+            return replan::put_outdated(out.insert(), linked.server.status);
         }
         match self.name_in(linked, frame.body()) {
             Some((ours, theirs)) => {
@@ -341,7 +378,22 @@ impl Relay {
                 }
             }
             Effect::Prepared(id) => linked.server.statements.doubt(id),
-            Effect::Closed(name, named) => self.statements.insert(name, named),
+            Effect::Closed(name, mut named) => {
+                if !named.shape.is_known() {
+                    // What it was about to be told, it may have been told since.
+                    named.shape = linked.server.statements.shape(named.statement.0.id());
+                }
+                self.statements.insert(name, named);
+            }
+            Effect::Described(Described {
+                told: Some(told), ..
+            })
+            | Effect::Told(told) => {
+                // Else it was being told already, and may have been.
+                if told.before.is_known() {
+                    self.statements.learn(&told.name, told.id, told.before);
+                }
+            }
             Effect::Evicted(statement) => linked.server.statements.restore(statement.0),
             Effect::Unnamed(version) => {
                 self.statements.skip_unnamed(version);
@@ -352,7 +404,7 @@ impl Relay {
                 linked.server.statements.doubt(id);
             }
             Effect::UnnamedReplaced => linked.server.unnamed = Unnamed::Unknown,
-            Effect::Duplicate(_) | Effect::Forget(_) | Effect::Outdated => {}
+            Effect::Described(_) | Effect::Duplicate(_) | Effect::Forget(_) | Effect::Outdated => {}
         }
     }
 
@@ -406,6 +458,13 @@ fn is_read(tag: u8) -> bool {
             | tag::PARAMETER_DESCRIPTION
             | tag::NOTIFICATION_RESPONSE
     )
+}
+
+/// Is it the rest of an answer that is looked into? Others of its kind pass through in pieces.
+#[cold]
+fn is_awaited(linked: &mut Linked<'_>, tag: u8) -> bool {
+    let effect = linked.server.pipeline.current_effect();
+    tag == tag::ROW_DESCRIPTION && matches!(effect, Some(Effect::Described(_)))
 }
 
 fn desync(bytes: &[u8]) -> Desync {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::names::Names;
 use crate::prepared::Statement;
+use crate::protocol::shape::Shape;
 use crate::server::{Forget, Named, StatementRef};
 use crate::sql::touches::Found;
 use crate::stats::Apart;
@@ -103,18 +104,26 @@ impl Statements {
         self.names.len()
     }
 
-    /// A name stands for this statement from now on; nothing if there is no such name.
+    /// A name stands for this statement from now on; nothing if there is no such name. What the client knows it knows all the same.
     pub fn exchange(&mut self, name: &[u8], statement: Arc<Statement>) {
         if let Some(named) = self.names.get_mut(name) {
-            named.edition = statement.edition();
             named.statement = StatementRef(statement);
         }
     }
 
-    /// The client is being told what the result of this statement is.
-    pub fn describe(&mut self, name: &[u8]) {
+    /// This is what the client knows of the statement of this name, if the name still stands for it, or for one that nothing is known of.
+    pub fn learn(&mut self, name: &[u8], id: u64, shape: Shape) {
+        if let Some(named) = self.names.get_mut(name)
+            && (named.statement.0.id() == id || !named.shape.is_known())
+        {
+            named.shape = shape;
+        }
+    }
+
+    /// Whatever the client knows of this statement it is about to be told.
+    pub fn unlearn(&mut self, name: &[u8]) {
         if let Some(named) = self.names.get_mut(name) {
-            named.edition = named.statement.0.edition();
+            named.shape = Shape::UNKNOWN;
         }
     }
 
@@ -262,7 +271,7 @@ impl Drop for Statements {
 /// A named statement that does nothing to other names.
 pub fn plain(statement: Arc<Statement>) -> Named {
     Named {
-        edition: statement.edition(),
+        shape: Shape::UNKNOWN,
         statement: StatementRef(statement),
         forget: None,
         found: None,

@@ -1,7 +1,7 @@
 //! From the client to the server: every message is passed on, renamed, held back or answered here.
 //!
 //! A named statement goes by its global name on the server, and is prepared there just in time: messages that name one are
-//! [`naming`]'s; batches of an unnamed statement that is prepared all the same are [`promoting`]'s. What is noted down ahead of the server's answer goes along with the request through the pipeline, and is
+//! [`naming`]'s, and [`shapes`] sees to it that they mean what they did; batches of an unnamed statement that is prepared all the same are [`promoting`]'s. What is noted down ahead of the server's answer goes along with the request through the pipeline, and is
 //! taken back if the server does not do it.
 
 use super::Error;
@@ -15,6 +15,7 @@ use crate::sql::classify::{self, Changes};
 
 mod naming;
 mod promoting;
+mod shapes;
 
 /// A text up to this length is looked at before it is sent on; a longer one streams through.
 const LOOK_AT: usize = 64 * 1024;

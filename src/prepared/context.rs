@@ -19,6 +19,8 @@ struct Settings {
     number: u64,
     /// Nothing for one that nobody else can have.
     known_as: Option<(Box<[u8]>, Weak<Known>)>,
+    /// Whoever has it knows what they are.
+    is_known: bool,
 }
 
 #[derive(Default)]
@@ -30,6 +32,11 @@ struct Known {
 impl Context {
     pub(super) fn number(&self) -> u64 {
         self.0.number
+    }
+
+    /// Does anybody know what the settings are?
+    pub fn is_known(&self) -> bool {
+        self.0.is_known
     }
 }
 
@@ -79,19 +86,28 @@ impl Contexts {
             return Context(found);
         }
         let known_as = Some((settings.into(), Arc::downgrade(&self.0)));
-        let made = self.new_one(known_as);
+        let made = self.new_one(known_as, true);
         *slot = Arc::downgrade(&made);
         Context(made)
     }
 
     /// One that is like no other: nobody knows what the settings are.
     pub(super) fn unknown(&self) -> Context {
-        Context(self.new_one(None))
+        Context(self.new_one(None, false))
     }
 
-    fn new_one(&self, known_as: Option<(Box<[u8]>, Weak<Known>)>) -> Arc<Settings> {
+    /// One that is like no other, of somebody who knows what they are.
+    pub(super) fn apart(&self) -> Context {
+        Context(self.new_one(None, true))
+    }
+
+    fn new_one(&self, known_as: Option<(Box<[u8]>, Weak<Known>)>, is_known: bool) -> Arc<Settings> {
         let number = self.0.last.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Settings { number, known_as })
+        Arc::new(Settings {
+            number,
+            known_as,
+            is_known,
+        })
     }
 }
 
@@ -115,5 +131,7 @@ mod tests {
         let contexts = Contexts::default();
         assert_ne!(contexts.unknown(), contexts.unknown());
         assert_ne!(contexts.unknown(), contexts.of(b""));
+        assert!(!contexts.unknown().is_known() && contexts.of(b"").is_known());
+        assert!(contexts.apart().is_known() && contexts.apart() != contexts.apart());
     }
 }

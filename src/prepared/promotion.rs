@@ -210,7 +210,7 @@ impl Promotions {
         if table.promoted.load().len() >= most || table.promoted.load().contains_key(&hash) {
             return self.postpone(hash);
         }
-        let apart = registry.unknown_context();
+        let apart = registry.context_apart();
         let Ok(statement) = registry.intern(definition, &apart, memory) else {
             return self.postpone(hash);
         };

@@ -227,6 +227,11 @@ impl Registry {
         self.shared.contexts.unknown()
     }
 
+    /// A context that is like no other, for statements that are shared by other ways than their settings.
+    pub fn context_apart(&self) -> Context {
+        self.shared.contexts.apart()
+    }
+
     /// The statement of this definition under these settings, made if nobody holds one.
     ///
     /// `definition` is what follows the name in Parse. `limit` is `prepared_statements_memory`

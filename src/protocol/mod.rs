@@ -14,6 +14,7 @@ pub mod frame;
 pub mod frontend;
 pub mod ldap;
 pub mod rewrite;
+pub mod shape;
 pub mod sqlstate;
 pub mod startup;
 

@@ -17,6 +17,8 @@ enum Standing {
     Kept,
     /// It is to be run again from this byte on, once the server is through with the failure.
     Due(usize),
+    /// The same, once the server has said what had to be known first.
+    Inquiring(usize),
 }
 
 /// When a batch of an unnamed statement was sent, and how.
@@ -89,13 +91,31 @@ impl Batch {
         self.held.clear();
     }
 
-    /// Is it to be run again? Then where to begin, and the bytes; [`give_back`](Self::give_back) must follow.
-    pub fn take_due(&mut self) -> Option<(usize, Vec<u8>)> {
-        let Standing::Due(from) = self.standing else {
-            return None;
+    /// Is it to be run again? Then where to begin, the bytes, and whether what had to be known first was asked;
+    /// [`give_back`](Self::give_back) or [`inquire`](Self::inquire) must follow.
+    pub fn take_due(&mut self) -> Option<(usize, Vec<u8>, bool)> {
+        let (from, is_asked) = match self.standing {
+            Standing::Due(from) => (from, false),
+            Standing::Inquiring(from) => (from, true),
+            Standing::Dropped | Standing::Kept => return None,
         };
         self.standing = Standing::Dropped;
-        Some((from, std::mem::take(&mut self.bytes)))
+        Some((from, std::mem::take(&mut self.bytes), is_asked))
+    }
+
+    /// It is run again only after the answer to what the server is being asked.
+    pub fn inquire(&mut self, from: usize, bytes: Vec<u8>) {
+        self.bytes = bytes;
+        self.standing = Standing::Inquiring(from);
+    }
+
+    /// The answer is an error: the batch is not run again. Was there such a question?
+    pub fn drop_inquiry(&mut self) -> bool {
+        let is_dropped = matches!(self.standing, Standing::Inquiring(_));
+        if is_dropped {
+            self.standing = Standing::Dropped;
+        }
+        is_dropped
     }
 
     /// The buffer, to be used again. What it holds is not run a third time.
@@ -154,8 +174,14 @@ mod tests {
         assert!(batch.take_due().is_none());
         batch.run_again(3);
         assert_eq!(batch.kept(), None);
-        let (from, bytes) = batch.take_due().unwrap();
+        let (from, bytes, is_asked) = batch.take_due().unwrap();
         assert_eq!((from, bytes.as_slice()), (3, &b"onetwo"[..]));
+        assert!(!is_asked);
+        batch.inquire(from, bytes);
+        let (from, bytes, is_asked) = batch.take_due().unwrap();
+        assert!(from == 3 && is_asked && !batch.drop_inquiry());
+        batch.inquire(from, bytes.clone());
+        assert!(batch.drop_inquiry() && batch.take_due().is_none());
         batch.give_back(bytes);
         assert!(batch.kept().is_none() && batch.take_due().is_none());
     }

@@ -37,6 +37,7 @@ use crate::net::Connection;
 use crate::prepared::Statement;
 use crate::protocol::backend::TxStatus;
 use crate::protocol::frontend;
+use crate::protocol::shape::Shape;
 use crate::sql::touches::Found;
 use crate::stats::registry::ServerGuard;
 
@@ -52,6 +53,11 @@ pub enum Effect {
     },
     /// A statement was prepared for the pooler's own reasons.
     Prepared(u64),
+    /// A statement is described, for the client or for the pooler's own reasons.
+    Described(Described),
+    /// A Bind whose columns the client asks for, and they are others than those that it knows: what it knew, if it does not
+    /// come to that.
+    Told(Told),
     /// A client's name was taken away; it comes back if the Close is not done.
     Closed(Box<[u8]>, Named),
     /// A statement was closed to make room.
@@ -85,13 +91,38 @@ impl PartialEq for StatementRef {
 
 impl Eq for StatementRef {}
 
+/// What follows from the answer to a Describe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// The statement.
+    pub id: u64,
+    /// What the first message of the answer says, once it is there (`protocol::shape`).
+    pub parameters: u32,
+    /// Whom it is to be known to; `None`: to the server's list only.
+    pub told: Option<Told>,
+}
+
+/// Something is being found out about a statement that a client has a name for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// The client's name.
+    pub name: Box<[u8]>,
+    /// The statement that it stood for.
+    pub id: u64,
+    /// What the client knew of it.
+    pub before: Shape,
+    /// It learns the columns only, not the parameters.
+    pub columns_only: bool,
+}
+
 /// What a client's name stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     /// The shared statement.
     pub statement: StatementRef,
-    /// Which edition of it the client knows the result of.
-    pub edition: u32,
+    /// What the client knows of it, or could: what it was on the server that it was first prepared on for this client, or what
+    /// the client was told later. Unknown: what its server is about to say.
+    pub shape: Shape,
     /// What running it does to the client's names and settings.
     pub forget: Option<Forget>,
     /// What running it may do to the session.

@@ -275,6 +275,13 @@ impl<E> Pipeline<E> {
         }
     }
 
+    /// What is answered next is for the client after all.
+    pub fn forward_next(&mut self) {
+        if let Some(front) = self.entries.front_mut() {
+            front.expect = Expect::Forward(front.expect.request());
+        }
+    }
+
     /// Does the server ignore everything until a Sync is sent?
     #[inline]
     pub fn is_skipping(&self) -> bool {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use lru::LruCache;
 
 use crate::prepared::Statement;
+use crate::protocol::shape::Shape;
 
 /// What is known of a statement on a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,7 @@ enum Standing {
     Prepared,
     /// A value did not fit the type that one of its parameters has.
     Suspect,
-    /// So many Parses are on their way, the last one in this batch.
+    /// So many Parses are on their way, the last one in this batch; none: it is there for this batch only.
     Sent {
         count: u32,
         batch: u64,
@@ -50,6 +51,8 @@ struct Entry {
     sent: u64,
     /// The edition of the statement that the server has.
     edition: u32,
+    /// What Describe says of it here. It stays so: PostgreSQL refuses to run what has another result, rather than to give it.
+    shape: Shape,
 }
 
 /// The least-recently-used list of one server.
@@ -70,27 +73,47 @@ impl Default for Statements {
 }
 
 impl Statements {
-    /// Is the statement prepared here, for a message of this batch (the number of Syncs sent before)? Marks it
-    /// as just used.
+    /// Is the statement prepared here, for a message of this batch (the number of Syncs sent before)? And what is its
+    /// shape, if that is known already? Marks it as just used.
     #[inline]
-    pub fn touch(&mut self, statement: &Statement, batch: u64) -> Known {
+    pub fn touch(&mut self, statement: &Statement, batch: u64) -> (Known, Shape) {
         let Some(entry) = self.entries.get_mut(&statement.id()) else {
-            return if self.closing.contains(&statement.id()) {
+            let known = if self.closing.contains(&statement.id()) {
                 Known::InDoubt
             } else {
                 Known::No
             };
+            return (known, Shape::UNKNOWN);
         };
         entry.used = batch;
         if entry.edition != statement.edition() {
-            return Known::InDoubt;
+            return (Known::InDoubt, Shape::UNKNOWN);
         }
         match entry.standing {
-            Standing::Prepared => Known::Yes,
-            Standing::Suspect => Known::Suspect,
-            Standing::Sent { batch: sent, .. } if sent == batch => Known::Yes,
-            Standing::Sent { .. } | Standing::InDoubt => Known::InDoubt,
+            Standing::Prepared => (Known::Yes, entry.shape),
+            Standing::Suspect => (Known::Suspect, entry.shape),
+            Standing::Sent { batch: sent, .. } if sent == batch => (Known::Yes, entry.shape),
+            Standing::Sent { .. } | Standing::InDoubt => (Known::InDoubt, Shape::UNKNOWN),
         }
+    }
+
+    /// The server has described it. Not what counts, if there is another Parse on its way.
+    pub fn described(&mut self, id: u64, shape: Shape) {
+        if let Some(entry) = self.entries.peek_mut(&id)
+            && matches!(
+                entry.standing,
+                Standing::Prepared | Standing::Suspect | Standing::Sent { count: 0, .. }
+            )
+        {
+            entry.shape = shape;
+        }
+    }
+
+    /// What the server has said of it.
+    pub fn shape(&self, id: u64) -> Shape {
+        self.entries
+            .peek(&id)
+            .map_or(Shape::UNKNOWN, |entry| entry.shape)
     }
 
     /// Its Parse is being sent.
@@ -111,6 +134,7 @@ impl Statements {
             statement.id(),
             Entry {
                 edition,
+                shape: Shape::UNKNOWN,
                 statement: statement.clone(),
                 standing,
                 used: batch,
@@ -119,11 +143,14 @@ impl Statements {
         );
     }
 
-    /// A Parse of it is done.
+    /// A Parse of it is done. If nobody knows under which settings, it counts for the same batch only all the same: at the end of that,
+    /// the settings may be others again.
     pub fn confirm(&mut self, id: u64) {
         if let Some(entry) = self.entries.peek_mut(&id) {
+            let lasts = entry.statement.context().is_known();
             entry.standing = match entry.standing {
-                Standing::Sent { count: 0 | 1, .. } => Standing::Prepared,
+                Standing::Sent { count: 0 | 1, .. } if lasts => Standing::Prepared,
+                Standing::Sent { count: 0, batch } => Standing::Sent { count: 0, batch },
                 Standing::Sent { count, batch } => Standing::Sent {
                     count: count - 1,
                     batch,
@@ -203,6 +230,7 @@ impl Statements {
             id,
             Entry {
                 edition: statement.edition(),
+                shape: Shape::UNKNOWN,
                 statement,
                 standing: Standing::InDoubt,
                 used: 0,
@@ -249,6 +277,10 @@ mod tests {
     use super::*;
     use crate::prepared::Registry;
 
+    fn touch(list: &mut Statements, statement: &Statement, batch: u64) -> Known {
+        list.touch(statement, batch).0
+    }
+
     fn statements(count: usize) -> Vec<Arc<Statement>> {
         let registry = Registry::new();
         (0..count)
@@ -271,7 +303,7 @@ mod tests {
         for statement in [&a, &b, &c] {
             list.sent(statement, 0);
         }
-        assert_eq!(list.touch(&a, 0), Known::Yes);
+        assert_eq!(touch(&mut list, &a, 0), Known::Yes);
         assert_eq!(list.evict_over(2, 1).unwrap().id(), b.id());
         assert!(list.evict_over(2, 1).is_none());
     }
@@ -282,9 +314,9 @@ mod tests {
         let mut list = Statements::default();
         list.sent(&a, 0);
         list.evict_over(0, 1).unwrap();
-        assert_eq!(list.touch(&a, 2), Known::InDoubt);
+        assert_eq!(touch(&mut list, &a, 2), Known::InDoubt);
         list.closed(a.id());
-        assert_eq!(list.touch(&a, 2), Known::No);
+        assert_eq!(touch(&mut list, &a, 2), Known::No);
     }
 
     #[test]
@@ -299,11 +331,11 @@ mod tests {
         }
         lists[0].outdate_used_since(1);
         for list in &mut lists {
-            assert_eq!(list.touch(&b, 2), Known::InDoubt);
-            assert_eq!(list.touch(&a, 2), Known::Yes);
+            assert_eq!(touch(list, &b, 2), Known::InDoubt);
+            assert_eq!(touch(list, &a, 2), Known::Yes);
             list.sent(&b, 2);
             list.confirm(b.id());
-            assert_eq!(list.touch(&b, 2), Known::Yes);
+            assert_eq!(touch(list, &b, 2), Known::Yes);
         }
     }
 
@@ -313,13 +345,13 @@ mod tests {
         let mut list = Statements::default();
         list.sent(&a, 0);
         list.suspect(a.id());
-        assert_eq!(list.touch(&a, 0), Known::Yes, "it is being prepared");
+        assert_eq!(touch(&mut list, &a, 0), Known::Yes, "it is being prepared");
         list.confirm(a.id());
         list.suspect(a.id());
-        assert_eq!(list.touch(&a, 1), Known::Suspect);
+        assert_eq!(touch(&mut list, &a, 1), Known::Suspect);
         list.sent(&a, 1);
         list.confirm(a.id());
-        assert_eq!(list.touch(&a, 2), Known::Yes);
+        assert_eq!(touch(&mut list, &a, 2), Known::Yes);
     }
 
     #[test]
@@ -331,10 +363,10 @@ mod tests {
             list.confirm(statement.id());
         }
         assert!(list.is_older(a.id(), 1) && !list.is_older(c.id(), 1));
-        assert_eq!(list.touch(&b, 1), Known::Yes);
+        assert_eq!(touch(&mut list, &b, 1), Known::Yes);
         list.doubt_used_since(1);
         assert_eq!(
-            [&a, &b, &c].map(|it| list.touch(it, 1)),
+            [&a, &b, &c].map(|it| touch(&mut list, it, 1)),
             [Known::Yes, Known::InDoubt, Known::Yes]
         );
     }
@@ -364,14 +396,14 @@ mod tests {
     fn a_statement_on_its_way_counts_for_its_own_batch_only() {
         let [a] = statements(1).try_into().unwrap();
         let mut list = Statements::default();
-        assert_eq!(list.touch(&a, 0), Known::No);
+        assert_eq!(touch(&mut list, &a, 0), Known::No);
         list.sent(&a, 0);
         assert_eq!(
-            (list.touch(&a, 0), list.touch(&a, 1)),
+            (touch(&mut list, &a, 0), touch(&mut list, &a, 1)),
             (Known::Yes, Known::InDoubt)
         );
         list.confirm(a.id());
-        assert_eq!(list.touch(&a, 1), Known::Yes);
+        assert_eq!(touch(&mut list, &a, 1), Known::Yes);
     }
 
     #[test]
@@ -380,9 +412,46 @@ mod tests {
         let mut list = Statements::default();
         list.sent(&a, 0);
         list.doubt(a.id());
-        assert_eq!(list.touch(&a, 1), Known::InDoubt);
+        assert_eq!(touch(&mut list, &a, 1), Known::InDoubt);
         list.sent(&a, 1);
         list.confirm(a.id());
-        assert_eq!(list.touch(&a, 2), Known::Yes);
+        assert_eq!(touch(&mut list, &a, 2), Known::Yes);
+    }
+
+    #[test]
+    fn a_shape_is_known_until_another_parse_is_sent() {
+        let [a] = statements(1).try_into().unwrap();
+        let (old, new) = (Shape::new(1, 2), Shape::new(1, 3));
+        let mut list = Statements::default();
+        list.sent(&a, 0);
+        list.confirm(a.id());
+        list.described(a.id(), old);
+        assert_eq!(list.touch(&a, 1), (Known::Yes, old));
+        a.outdate();
+        assert_eq!(list.touch(&a, 1), (Known::InDoubt, Shape::UNKNOWN));
+        // The answer to the first Parse may come after the third was sent.
+        list.sent(&a, 1);
+        list.sent(&a, 2);
+        list.confirm(a.id());
+        list.described(a.id(), old);
+        assert_eq!(list.touch(&a, 2), (Known::Yes, Shape::UNKNOWN));
+        list.confirm(a.id());
+        list.described(a.id(), new);
+        assert_eq!(list.touch(&a, 3), (Known::Yes, new));
+        assert_eq!(list.shape(a.id()), new);
+    }
+
+    #[test]
+    fn what_was_read_under_settings_that_nobody_knows_counts_for_its_own_batch_only() {
+        let registry = Registry::new();
+        let context = registry.unknown_context();
+        let a = registry.intern(b"select 1\0\0\0", &context, 1 << 20);
+        let (a, shape) = (a.unwrap(), Shape::new(1, 2));
+        let mut list = Statements::default();
+        list.sent(&a, 0);
+        list.confirm(a.id());
+        list.described(a.id(), shape);
+        assert_eq!(list.touch(&a, 0), (Known::Yes, shape));
+        assert_eq!(list.touch(&a, 1), (Known::InDoubt, Shape::UNKNOWN));
     }
 }

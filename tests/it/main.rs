@@ -61,6 +61,7 @@ mod replication;
 mod samples;
 mod sequences;
 mod sessions;
+mod shapes;
 mod shutdown;
 mod startup_parameters;
 mod suspend;

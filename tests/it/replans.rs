@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use crate::support::frontend::{bind, close, describe, execute, flush, parse, query, sync};
+use crate::support::frontend::{
+    bind, bind_with_formats, close, describe, execute, flush, parse, query, sync,
+};
 use crate::support::wire::{error, names, rows};
 use crate::support::{Message, Pooler, Wire, postgres};
 
@@ -134,8 +136,17 @@ fn many_clients_do_not_notice_a_migration() {
 
 #[test]
 fn a_batch_that_stands_alone_is_run_again() {
-    let ways: [(&str, Vec<Vec<u8>>); 4] = [
+    let ways: [(&str, Vec<Vec<u8>>); 5] = [
         ("as libpq does", batch()),
+        (
+            "with binary values",
+            vec![
+                bind_with_formats("", "s", &[1], &one(), &[]),
+                describe(b'P', ""),
+                execute("", 0),
+                sync(),
+            ],
+        ),
         (
             "with a portal",
             vec![

@@ -69,6 +69,8 @@ struct Statement {
     kind: Kind,
     /// Its result is not what it was when it was prepared.
     outdated: bool,
+    /// How often the tables had changed then.
+    version: u32,
     /// The settings under which it was read.
     setting: u8,
 }
@@ -142,6 +144,8 @@ pub struct Backend {
     setting: u8,
     before: u8,
     reported: u8,
+    /// How often the tables have changed; seen in the columns if it is not 0.
+    pub version: u32,
     /// Are statements read again when they are used under other settings? That is what clients of a pooler get.
     pub reads_anew: bool,
 }
@@ -164,6 +168,7 @@ impl Default for Backend {
             setting: 0,
             before: 0,
             reported: 0,
+            version: 0,
             reads_anew: false,
         }
     }
@@ -193,6 +198,17 @@ impl Backend {
                 statement.outdated = statement.kind.returns_rows();
             }
         }
+    }
+
+    /// The tables can't change under a batch that may have used them.
+    pub fn is_in_batch(&self) -> bool {
+        self.in_batch
+    }
+
+    /// The same as [`migrate`](Self::migrate), and it is seen in the columns.
+    pub fn change(&mut self) {
+        self.migrate();
+        self.version += 1;
     }
 
     /// Somebody else's settings, which everybody knows.
@@ -338,6 +354,7 @@ impl Backend {
             sql,
             kind,
             outdated: false,
+            version: self.version,
             setting: self.setting,
         })
     }
@@ -391,9 +408,12 @@ impl Backend {
             Target::Portal => self.portal(named.name)?.statement.clone(),
         };
         // PostgreSQL itself still describes a statement without rows in a failed transaction. A pooler can't prepare
-        // one there that the server has not got, so this one difference is left out.
+        // one there that the server has not got, save those that PostgreSQL lets be prepared there, so this one difference is left out.
+        let is_prepared_anywhere =
+            statement.kind == Kind::Empty || statement.kind.ends_transaction();
         if self.block == Block::Failed
-            && (statement.kind.returns_rows() || named.target == Target::Statement)
+            && (statement.kind.returns_rows()
+                || named.target == Target::Statement && !is_prepared_anywhere)
         {
             return Err(aborted());
         }
@@ -414,7 +434,7 @@ impl Backend {
     fn row_description(&mut self, statement: &Statement) {
         let column = Column {
             name: std::str::from_utf8(&statement.sql).unwrap(),
-            type_oid: 25,
+            type_oid: 25 + statement.version,
             type_len: -1,
         };
         backend::row_description(&mut self.held, &[column]);
@@ -476,6 +496,9 @@ impl Backend {
         let mut text = statement.sql.clone();
         if statement.setting != 0 {
             text.extend_from_slice(format!(" under {}", statement.setting).as_bytes());
+        }
+        if statement.version != 0 {
+            text.extend_from_slice(format!(" version {}", statement.version).as_bytes());
         }
         (0..count).for_each(|_| backend::data_row(&mut self.held, &[Some(&text)]));
     }
@@ -675,6 +698,7 @@ fn split(sql: &[u8]) -> Result<Vec<Statement>, Failure> {
                 sql: part.to_vec(),
                 kind,
                 outdated: false,
+                version: 0,
                 setting: 0,
             }),
             None => return Err(("42601", "syntax error".to_owned())),

@@ -175,3 +175,44 @@ fn a_deallocate_does_not_wait_for_what_only_the_pooler_has_to_say() {
     case.scripts[0][0].waits = true;
     case.run();
 }
+
+#[test]
+fn a_bind_that_can_only_fail_is_answered_without_a_sync() {
+    let mut case = pipelined(&[
+        &[Say::Parse("a", "select 3"), Say::Sync],
+        &[Say::Query("begin")],
+        &[Say::Bind("", "b"), Say::Sync],
+        &[
+            Say::Parse("b", "select 3"),
+            Say::DescribeStatement("b"),
+            Say::Bind("", "b"),
+            Say::Execute("", 0),
+            Say::Sync,
+        ],
+        &[Say::Bind("", "a")],
+    ]);
+    case.scripts[0][4].waits = true;
+    case.run();
+}
+
+#[test]
+fn what_is_read_behind_a_set_that_is_taken_back_is_read_again() {
+    pipelined(&[
+        &[
+            Say::Parse("b", "select 1"),
+            Say::CloseStatement(""),
+            Say::Parse("", "set x 1"),
+            Say::Sync,
+        ],
+        &[
+            Say::Bind("", ""),
+            Say::Execute("", 0),
+            Say::Bind("", "b"),
+            Say::Execute("", 0),
+            Say::DescribeStatement("a"),
+            Say::Sync,
+        ],
+        &[Say::Bind("", "b"), Say::Execute("", 0), Say::Sync],
+    ])
+    .run();
+}

@@ -10,6 +10,8 @@ pub enum Say {
     Parse(&'static str, &'static str),
     /// Portal, statement.
     Bind(&'static str, &'static str),
+    /// The same; values would be binary ones.
+    BindBinary(&'static str, &'static str),
     DescribeStatement(&'static str),
     DescribePortal(&'static str),
     Execute(&'static str, i32),
@@ -32,6 +34,10 @@ impl Say {
             }
             Self::Bind(portal, statement) => {
                 frontend::bind(out, portal.as_bytes(), statement.as_bytes(), &[0; 6]);
+            }
+            Self::BindBinary(portal, statement) => {
+                let values = [0, 1, 0, 1, 0, 0, 0, 0];
+                frontend::bind(out, portal.as_bytes(), statement.as_bytes(), &values);
             }
             Self::DescribeStatement(name) => {
                 frontend::describe(out, Target::Statement, name.as_bytes());

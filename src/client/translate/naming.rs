@@ -5,15 +5,16 @@
 
 use std::sync::Arc;
 
+use super::shapes::{self, Bound};
 use super::{KEEP_UNNAMED, Step};
 use crate::client::Error;
 use crate::client::channels::By;
 use crate::client::relay::{Linked, Outgoing, Relay};
-use crate::client::replan;
 use crate::client::statements::plain;
 use crate::prepared::Statement;
 use crate::protocol::frame::{Frame, HEADER_LEN};
 use crate::protocol::frontend::{self, BindHead, Named as NamedView, Parse, Target, tag};
+use crate::protocol::shape::Shape;
 use crate::protocol::{self, backend::TxStatus, rewrite};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::statements::Known;
@@ -85,7 +86,9 @@ impl Relay {
             return Ok(Step::Fenced);
         }
         linked.counters.client_parses.add(1);
-        self.parse_named(linked, parse.name, definition, (forget, found), out)
+        let behind = out.behind(frame.bytes);
+        let noted = (forget, found, behind);
+        self.parse_named(linked, parse.name, definition, noted, out)
     }
 
     #[allow(clippy::too_many_arguments, reason = "what one Parse is made of")]
@@ -94,7 +97,7 @@ impl Relay {
         linked: &mut Linked<'_>,
         name: &[u8],
         definition: &[u8],
-        (forget, found): (Option<Forget>, Option<Arc<Found>>),
+        (forget, found, behind): (Option<Forget>, Option<Arc<Found>>, &[u8]),
         out: &mut Outgoing<'_>,
     ) -> Result<Step, Error> {
         if self.statements.get(name).is_some() {
@@ -103,9 +106,18 @@ impl Relay {
         }
         let budget = self.budget();
         let statement = self.registry.intern(definition, &self.context, budget)?;
+        let (mut known, mut shape) = linked
+            .server
+            .statements
+            .touch(&statement, linked.server.pipeline.batch());
+        if known == Known::Suspect || known == Known::Yes && transaction_may_have_failed(linked) {
+            // PostgreSQL refuses nearly every text in a failed transaction, so it has to be asked.
+            (known, shape) = (Known::InDoubt, Shape::UNKNOWN);
+        }
         self.statements.insert(
             name.into(),
             Named {
+                shape,
                 forget,
                 found,
                 ..plain(statement.clone())
@@ -113,14 +125,6 @@ impl Relay {
         );
         self.unsettled
             .insert(name.into(), linked.server.pipeline.batch());
-        let mut known = linked
-            .server
-            .statements
-            .touch(&statement, linked.server.pipeline.batch());
-        if known == Known::Suspect || known == Known::Yes && transaction_may_have_failed(linked) {
-            // PostgreSQL refuses nearly every text in a failed transaction, so it has to be asked.
-            known = Known::InDoubt;
-        }
         if known == Known::Yes {
             linked.count(true);
             let effect = Effect::Named {
@@ -140,6 +144,10 @@ impl Relay {
                 (Expect::Forward(Request::Parse), effect),
                 out,
             );
+        }
+        if !shape.is_known() && !shapes::asks_for(behind, name) {
+            let told = shapes::told(name, &statement, Shape::UNKNOWN);
+            shapes::inquire(linked, &statement, Some(told), out);
         }
         make_room(linked, self.settings.max_prepared_statements, out);
         Ok(Step::Done)
@@ -215,30 +223,37 @@ impl Relay {
             return Ok(Step::Pass);
         }
         // A call of itself would keep it from being inlined.
-        let named = loop {
+        let mut named = loop {
             let Some(named) = self.statements.get(head.statement) else {
                 linked.owes(Expect::Forward(Request::Bind), None);
                 self.sequences.run(head.statement);
                 return self.foreign(frame, &head, out);
             };
-            if *named.statement.0.context() != self.context {
-                self.read_anew(head.statement)?;
-            } else if named.edition == named.statement.0.edition() {
+            if *named.statement.0.context() == self.context {
                 break named;
-            } else if is_described(frame, out) {
-                self.statements.describe(head.statement);
-            } else {
-                // To an unknown name: PostgreSQL has to fail, and the client gets the error that is due.
-                linked.owes(Expect::Forward(Request::Bind), Some(Effect::Outdated));
-                let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
-                rewrite::bind_head(out.insert(), &head, b"?", length)?;
-                return Ok(Step::PassAfter(HEADER_LEN + head.len));
             }
+            self.read_anew(head.statement)?;
         };
-        linked.counters.binds.add(1);
+        let batch = linked.server.pipeline.batch();
         let statement = &named.statement.0;
+        let (known, shape) = linked.server.statements.touch(statement, batch);
+        let mut effect = None;
+        if shape.is_known() && shape == named.shape {
+            linked.count(true);
+        } else {
+            match self.bind_otherwise(linked, (frame, &head), (known, shape), out) {
+                Bound::Goes(noted) => effect = noted,
+                Bound::Waits(step) => return Ok(step),
+                Bound::Refused => return shapes::refuse(linked, (frame, &head), out),
+            }
+            let Some(found) = self.statements.get(head.statement) else {
+                return Ok(Step::Incomplete);
+            };
+            named = found;
+        }
+        let statement = &named.statement.0;
+        linked.counters.binds.add(1);
         self.sequences.run(statement.definition());
-        ensure(linked, statement, out);
         make_room(linked, self.settings.max_prepared_statements, out);
         let length = u32::try_from(frame.len - 1).unwrap_or(u32::MAX);
         rewrite::bind_head(out.insert(), &head, statement.name(), length)?;
@@ -249,7 +264,7 @@ impl Relay {
             self.touch_bound(&found, text, (frame, &head));
         }
         self.note_portal(head.portal, forget);
-        linked.owes(Expect::Forward(Request::Bind), None);
+        linked.owes(Expect::Forward(Request::Bind), effect);
         Ok(Step::PassAfter(HEADER_LEN + head.len))
     }
 
@@ -311,20 +326,30 @@ impl Relay {
         {
             self.read_anew(described.name)?;
         }
-        self.statements.describe(described.name);
         if described.name.is_empty() {
             self.ensure_unnamed(linked, out);
         } else if let Some(named) = self.statements.get(described.name) {
             let limit = self.settings.max_prepared_statements;
-            ensure(linked, &named.statement.0, out);
+            let (statement, before) = (&named.statement.0, named.shape);
+            let batch = linked.server.pipeline.batch();
+            let (known, shape) = linked.server.statements.touch(statement, batch);
+            ensure(linked, statement, known, out);
             make_room(linked, limit, out);
             rewrite::named(
                 out.insert(),
                 tag::DESCRIBE,
                 Target::Statement,
-                named.statement.0.name(),
+                statement.name(),
             );
-            linked.owes(Expect::Forward(request), None);
+            let effect = if shape.is_known() && shape == before {
+                None
+            } else {
+                let told = shapes::told(described.name, statement, before);
+                let effect = shapes::effect(statement, Some(told));
+                self.statements.unlearn(described.name);
+                Some(effect)
+            };
+            linked.owes(Expect::Forward(request), effect);
             return Ok(Step::Done);
         } else if described
             .name
@@ -385,12 +410,6 @@ fn broken(body: &[u8], error: protocol::Error) -> Error {
     }
 }
 
-/// Is the Bind followed by a Describe of its portal, so that the client learns what the result is?
-#[cold]
-fn is_described(bind: &Frame<'_>, out: &Outgoing<'_>) -> bool {
-    replan::begins_with_describe(out.behind(bind.bytes))
-}
-
 /// Is the transaction failed, or could it be by the time the server gets there?
 fn transaction_may_have_failed(linked: &Linked<'_>) -> bool {
     linked.server.status == TxStatus::Failed || linked.server.pipeline.owes_ready()
@@ -398,11 +417,12 @@ fn transaction_may_have_failed(linked: &Linked<'_>) -> bool {
 
 /// Sees to it that the server has the statement by the time it gets what is sent next.
 #[inline]
-fn ensure(linked: &mut Linked<'_>, statement: &Arc<Statement>, out: &mut Outgoing<'_>) {
-    let known = linked
-        .server
-        .statements
-        .touch(statement, linked.server.pipeline.batch());
+pub(super) fn ensure(
+    linked: &mut Linked<'_>,
+    statement: &Arc<Statement>,
+    known: Known,
+    out: &mut Outgoing<'_>,
+) {
     if matches!(known, Known::Yes | Known::Suspect) {
         linked.count(true);
     } else {

@@ -128,7 +128,7 @@ impl Relay {
         let batch = linked.server.pipeline.batch();
         let version = self.statements.replace_unnamed(definition, None, None);
         self.unnamed_changed = batch;
-        let known = linked.server.statements.touch(statement, batch);
+        let (known, _) = linked.server.statements.touch(statement, batch);
         let effect = if known == Known::Yes {
             linked.count(true);
             linked.counters.unnamed_reuses.add(1);
