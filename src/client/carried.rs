@@ -19,6 +19,7 @@ use super::sequences::{self, Sequences};
 use super::session::{Parts, Session, State};
 use super::{Context, Error, reading};
 use crate::net::{ClientCount, Connection};
+use crate::pool::listener::CarriedListener;
 use crate::pool::{Elsewhere, Learned, Pool, Pooled, Seat};
 use crate::protocol::backend::TxStatus;
 use crate::protocol::frontend::Parse;
@@ -45,6 +46,8 @@ pub enum Moved {
     Client(Box<Carried>),
     /// A server that is free.
     Server(carried::Carried),
+    /// What is listened to, before those who do.
+    Listener(CarriedListener),
     /// How many servers are left.
     Elsewhere(Elsewhere),
     /// That was all.

@@ -62,10 +62,12 @@ impl Channels {
         channels
     }
 
-    /// Of a client that comes from the process before this one. It may miss something, and is told so.
+    /// Of a client that comes from the process before this one. If it may miss something, it is told so.
     pub fn taken_over(pool: &Arc<Pool>, client: &Arc<ClientEntry>, names: Vec<Name>) -> Self {
         let channels = Self::new(pool.listener().subscribe(client.clone()));
-        pool.listen_later(&channels.subscription, names);
+        if !pool.listener().take_over(&channels.subscription, &names) {
+            pool.listen_later(&channels.subscription, names);
+        }
         channels
     }
 

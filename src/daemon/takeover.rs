@@ -77,6 +77,7 @@ enum Kind {
     Elsewhere,
     Done,
     Cancel,
+    Listeners,
 }
 
 /// Both sides begin with it.

@@ -29,8 +29,11 @@ use crate::sql::quote::put_identifier;
 use crate::stats::registry::ClientEntry;
 
 mod connection;
+mod cut;
 mod mailbox;
 
+use cut::Cut;
+pub use cut::{CarriedListener, Last};
 use mailbox::{Item, Notification};
 pub use mailbox::{Mailbox, Taken, put_notification, read_notification};
 
@@ -63,6 +66,10 @@ struct State {
     is_down: bool,
     /// The connection's place in the live list of servers; 0: there is none.
     server: u64,
+    /// Does it go over to another process, or come from one?
+    cut: Cut,
+    /// To be said once, with what is due next.
+    say: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
@@ -239,6 +246,7 @@ impl State {
             }
             wanted
         });
+        sql.append(&mut self.say);
         sql
     }
 
@@ -303,6 +311,9 @@ impl Listener {
             let number = std::str::from_utf8(payload)
                 .ok()
                 .and_then(|it| it.parse().ok());
+            if number.is_some_and(|number| state.leave_at(number)) {
+                return;
+            }
             let handover = number.and_then(|number: u64| state.tokens.remove(&number));
             if let Some(handover) = handover {
                 state.set(&handover.mailbox, handover.channels);
@@ -310,12 +321,18 @@ impl Listener {
             }
             return;
         }
+        if state.has_left() {
+            return;
+        }
+        let notification = Arc::new(Notification::new(pool.sender(pid), body));
+        if state.keep(&notification, body) {
+            return;
+        }
         let Some(channel) = state.channels.get_mut(channel) else {
             return;
         };
         channel.received += 1;
         channel.delivered += channel.subscribers.len() as u64;
-        let notification = Arc::new(Notification::new(pool.sender(pid), body));
         for mailbox in channel.subscribers.values() {
             mailbox.put(Item::Notification(notification.clone()));
         }
@@ -397,9 +414,13 @@ impl Pool {
     /// From now on the client listens to these, by a connection that is still to come: it may miss something, and is told so
     /// then.
     pub fn listen_later(self: &Arc<Self>, subscription: &Subscription, channels: Vec<Name>) {
+        self.listen_later_to(&subscription.mailbox, channels);
+    }
+
+    fn listen_later_to(self: &Arc<Self>, mailbox: &Arc<Mailbox>, channels: Vec<Name>) {
         let begins = {
             let mut state = self.listener.state.lock();
-            state.set(&subscription.mailbox, channels);
+            state.set(mailbox, channels);
             state.missed = true;
             !std::mem::replace(&mut state.runs, true)
         };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -226,18 +227,46 @@ fn a_query_can_be_cancelled_on_both_sides_of_the_takeover() {
 }
 
 #[test]
-fn listeners_go_on_and_are_told_that_they_may_have_missed_something() {
-    let (mut pooler, database) = start(2, |_| ());
-    let mut listener = pooler.connect(&database);
-    listener.rows("LISTEN news");
-    pooler.take_over();
-    let message = listener.read_message().expect("a warning");
-    assert_eq!(message.name(), "NoticeResponse");
-    postgres().sql(&database, "NOTIFY news, 'after'");
-    let message = listener.read_message().expect("a notification");
-    assert_eq!(message.name(), "NotificationResponse");
-    assert!(message.body.ends_with(b"news\0after\0"));
-    listener.rows("UNLISTEN news");
+fn listeners_miss_nothing_and_hear_nothing_twice() {
+    let (mut pooler, database) = start(3, |_| ());
+    let mut listeners: Vec<Wire> = (0..5).map(|_| pooler.connect(&database)).collect();
+    for listener in &mut listeners {
+        listener.rows("LISTEN news");
+    }
+    let stop = AtomicBool::new(false);
+    let sent = thread::scope(|scope| {
+        let (stop, database) = (&stop, &database);
+        let sender = scope.spawn(move || {
+            let mut direct = postgres().connect(database);
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                number += 1;
+                direct.rows(&format!("NOTIFY news, '{number}'"));
+                // Nobody reads meanwhile, and a client whose socket is full can't go over.
+                thread::sleep(Duration::from_millis(2));
+            }
+            number
+        });
+        for _ in 0..3 {
+            pooler.take_over();
+            thread::sleep(Duration::from_millis(200));
+        }
+        stop.store(true, Ordering::Relaxed);
+        sender.join().unwrap()
+    });
+    assert!(sent > 20);
+    for listener in &mut listeners {
+        for number in 1..=sent {
+            let message = listener.read_message().expect("a notification");
+            assert_eq!(message.name(), "NotificationResponse", "{message:?}");
+            let wanted = format!("news\0{number}\0");
+            assert!(
+                message.body.ends_with(wanted.as_bytes()),
+                "not {number}: {message:?}"
+            );
+        }
+        listener.rows("UNLISTEN news");
+    }
 }
 
 #[test]
@@ -347,14 +376,14 @@ fn a_pause_goes_on() {
 fn clients_come_and_go_while_one_process_follows_the_other() {
     let (mut pooler, database) = start(4, |_| ());
     let address = pooler.address();
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..8)
             .map(|number| {
                 let (stop, database) = (&stop, &database);
                 scope.spawn(move || {
                     let mut done = 0;
-                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    while !stop.load(Ordering::Relaxed) {
                         let mut client = Wire::login(address, "app", database, None).unwrap();
                         for turn in 0..=number {
                             assert_eq!(client.value(&format!("SELECT {turn}")), turn.to_string());
@@ -369,7 +398,7 @@ fn clients_come_and_go_while_one_process_follows_the_other() {
             pooler.take_over();
             thread::sleep(Duration::from_millis(100));
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         for worker in workers {
             assert!(worker.join().unwrap() > 0);
         }

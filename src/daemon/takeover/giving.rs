@@ -40,6 +40,9 @@ const PERIOD: Duration = Duration::from_millis(2);
 /// How long those who are logging in are waited for, before the ones who can't go over are sent away.
 const LOGINS: Duration = Duration::from_secs(1);
 
+/// How long the successor may take to listen to what is listened to.
+const LISTENING: Duration = Duration::from_secs(3);
+
 /// How long servers that are being cleaned are waited for at the end.
 const CLEANING: Duration = Duration::from_secs(2);
 
@@ -167,6 +170,7 @@ impl Giver {
         self.left.send_replace(false);
         for pool in context.manager.pools() {
             pool.set_leaving(false);
+            pool.listener().stay();
         }
         if let Err(error) = acceptors.take_back() {
             tracing::error!("can't listen again: {error}");
@@ -196,6 +200,8 @@ struct Handover {
     /// Comes when the successor is gone.
     gone: oneshot::Receiver<()>,
     told: HashSet<u64>,
+    /// Pools whose listeners have not found the place up to which they tell; nobody leaves these before.
+    listening: Arc<Mutex<HashSet<(String, String)>>>,
     reported: HashMap<(String, String), u64>,
 }
 
@@ -233,6 +239,7 @@ impl Handover {
             sent,
             gone,
             told: HashSet::new(),
+            listening: Arc::default(),
             reported: HashMap::new(),
         })
     }
@@ -244,6 +251,7 @@ impl Handover {
         context: &Arc<Context>,
     ) -> Result<(), Error> {
         context.set_exit(Some(self.exit.clone()));
+        self.leave_listeners(context);
         let began = Instant::now();
         let mut drain: Option<Drain> = None;
         let mut tick = interval(PERIOD);
@@ -254,9 +262,13 @@ impl Handover {
                 _ = tick.tick() => {}
             }
             let clients = context.clients();
-            let movable = clients.iter().filter(|client| may_move(client));
-            self.tell(movable);
-            self.fetch_servers(context, &clients);
+            let listening = self.listening.lock().clone();
+            let stays = |client: &ClientEntry| {
+                !may_move(client)
+                    || listening.contains(&(client.database.clone(), client.pool_user.clone()))
+            };
+            self.tell(clients.iter().filter(|client| !stays(client)));
+            self.fetch_servers(context, &clients, stays);
             if clients.is_empty() && nobody_logs_in(context) {
                 break;
             }
@@ -276,21 +288,36 @@ impl Handover {
         let deadline = Instant::now() + CLEANING;
         let mut tick = interval(PERIOD);
         while context.manager.active_servers(None) > 0 && Instant::now() < deadline {
-            self.fetch_servers(context, &[]);
+            self.fetch_servers(context, &[], |_| false);
             tick.tick().await;
         }
         context.set_exit(None);
-        let done = Departure {
-            what: Moved::Nothing,
-            sockets: Vec::new(),
-            counts: Box::new(()),
-        };
-        let _ = self.exit.send(done);
+        send(&self.exit, Moved::Nothing);
         let sent = self.sent.await.unwrap_or(Err(Error::Gone));
         // It has read everything when it hangs up.
         let _ = self.parcels.socket().shutdown(std::net::Shutdown::Write);
         let _ = tokio::time::timeout(WORD, self.gone).await;
         sent
+    }
+
+    /// Has the successor listen to what is listened to here, and stops to tell of it where the successor begins.
+    fn leave_listeners(&self, context: &Arc<Context>) {
+        for pool in context.manager.pools() {
+            let Some((carried, last)) = pool.listener().carry(&pool) else {
+                continue;
+            };
+            let name = (pool.database.clone(), pool.user.clone());
+            self.listening.lock().insert(name.clone());
+            send(&self.exit, Moved::Listener(carried.clone()));
+            let (exit, listening) = (self.exit.clone(), self.listening.clone());
+            pool.workers().spawn_on(0, async move {
+                if !last.comes(LISTENING).await {
+                    tracing::warn!("listeners of {}/{} may miss something", name.0, name.1);
+                    send(&exit, Moved::Listener(carried.given_up()));
+                }
+                listening.lock().remove(&name);
+            });
+        }
     }
 
     fn tell<'a>(&mut self, clients: impl Iterator<Item = &'a Arc<ClientEntry>>) {
@@ -302,12 +329,15 @@ impl Handover {
     }
 
     /// Sends the servers that are free, of pools that nobody needs here any more, and says how many are left.
-    fn fetch_servers(&mut self, context: &Arc<Context>, clients: &[Arc<ClientEntry>]) {
+    fn fetch_servers(
+        &mut self,
+        context: &Arc<Context>,
+        clients: &[Arc<ClientEntry>],
+        stays: impl Fn(&ClientEntry) -> bool,
+    ) {
         for pool in context.manager.pools() {
             let is_needed = clients.iter().any(|client| {
-                !may_move(client)
-                    && client.database == pool.database
-                    && client.pool_user == pool.user
+                stays(client) && client.database == pool.database && client.pool_user == pool.user
             });
             pool.set_leaving(!is_needed);
             let mut left = 0;
@@ -332,14 +362,18 @@ impl Handover {
             servers,
         };
         self.reported.insert(name, servers);
-        let departure = Departure {
-            what: Moved::Elsewhere(elsewhere),
-            sockets: Vec::new(),
-            counts: Box::new(()),
-        };
-        // An error is noticed elsewhere.
-        let _ = self.exit.send(departure);
+        send(&self.exit, Moved::Elsewhere(elsewhere));
     }
+}
+
+/// Sends what has no sockets.
+fn send(exit: &Sender<Departure>, what: Moved) {
+    // An error is noticed elsewhere.
+    let _ = exit.send(Departure {
+        what,
+        sockets: Vec::new(),
+        counts: Box::new(()),
+    });
 }
 
 fn nobody_logs_in(context: &Context) -> bool {
@@ -385,6 +419,7 @@ fn send_all(parcels: &Parcels, departures: &Receiver<Departure>) -> Result<(), E
         let sent: io::Result<()> = match &what {
             Moved::Client(client) => say(parcels, Kind::Client, &**client, &sockets),
             Moved::Server(server) => say(parcels, Kind::Server, server, &sockets),
+            Moved::Listener(listener) => say(parcels, Kind::Listeners, listener, &[]),
             Moved::Elsewhere(elsewhere) => say(parcels, Kind::Elsewhere, elsewhere, &[]),
             Moved::Nothing => {
                 say(parcels, Kind::Done, &Word::default(), &[])?;

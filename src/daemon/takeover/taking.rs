@@ -11,11 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::{Cancel, Error, Hello, Kind, Listening, Purpose, State, Word, expect, hear, read, say};
 use crate::client::Context;
 use crate::client::carried;
 use crate::daemon::listen::{self, ListenOptions, Listeners, UnixSocket};
 use crate::net::{Parcel, Parcels};
+use crate::pool::listener::{CarriedListener, Hold};
 use crate::pool::{CarriedPool, Elsewhere, Pool};
 use crate::protocol::startup;
 use crate::server;
@@ -23,6 +26,9 @@ use crate::stats::registry::Epoch;
 
 /// How long the process that runs may take for a word.
 const WORD: Duration = Duration::from_secs(15);
+
+/// How long the last ones may take from here to their workers.
+const ARRIVING: Duration = Duration::from_secs(2);
 
 /// The process whose place is to be taken, and what it has said of itself.
 #[derive(Debug)]
@@ -164,6 +170,7 @@ impl Predecessor {
             pools,
             context: context.clone(),
             came: [0, 0],
+            holds: Arc::default(),
             lost: Arc::default(),
         })
     }
@@ -177,6 +184,8 @@ pub struct Arrivals {
     context: Arc<Context>,
     /// Clients and servers.
     came: [usize; 2],
+    /// What is listened to for those who are still to come.
+    holds: Arc<Mutex<Vec<Hold>>>,
     /// Clients that could not be served here.
     lost: Arc<AtomicUsize>,
 }
@@ -218,6 +227,7 @@ impl Arrivals {
                         pool.set_elsewhere(usize::try_from(it.servers).unwrap_or(usize::MAX));
                     }
                 }
+                kind if kind == Kind::Listeners as u8 => self.take_listeners(read(&parcel)?),
                 kind if kind == Kind::Done as u8 => return Ok(()),
                 _ => return Err(Error::Nonsense),
             }
@@ -247,6 +257,25 @@ impl Arrivals {
         Ok(())
     }
 
+    fn take_listeners(&self, carried: CarriedListener) {
+        let name = (carried.database.clone(), carried.user.clone());
+        let Some(pool) = self.pools.get(&name).cloned() else {
+            return;
+        };
+        if carried.channels.is_empty() {
+            pool.end_coming();
+            return;
+        }
+        let (worker, holds) = (pool.homes().next().unwrap_or(0), self.holds.clone());
+        let workers = &self.context.manager.parts().workers;
+        workers.spawn_on(worker, async move {
+            // If it does not come about, the process before gives it up.
+            if let Ok(hold) = pool.await_listeners(&carried).await {
+                holds.lock().push(hold);
+            }
+        });
+    }
+
     fn take_server(&mut self, mut parcel: Parcel) -> Result<(), Error> {
         let server: server::carried::Carried = read(&parcel)?;
         let socket = parcel.descriptors.pop().ok_or(Error::Nonsense)?;
@@ -273,6 +302,17 @@ impl Arrivals {
         for pool in self.pools.values() {
             pool.set_elsewhere(0);
         }
+        // Behind the clients, which arrive on their workers.
+        let (pools, holds) = (self.pools.clone(), self.holds.clone());
+        self.context
+            .manager
+            .parts()
+            .workers
+            .spawn_on(0, async move {
+                tokio::time::sleep(ARRIVING).await;
+                pools.values().for_each(Pool::end_coming);
+                holds.lock().clear();
+            });
         let [clients, servers] = self.came;
         let pid = self.pid;
         match ended {

@@ -37,7 +37,8 @@ impl Notification {
         }
     }
 
-    fn channel(&self) -> &[u8] {
+    /// The channel.
+    pub fn channel(&self) -> &[u8] {
         let end = memchr::memchr(0, &self.text).unwrap_or_default();
         self.text.get(..end).unwrap_or_default()
     }
