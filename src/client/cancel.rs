@@ -23,9 +23,16 @@ pub async fn request(context: &Arc<Context>, conn: &Conn, pid: i32, key: &[u8]) 
     } else {
         key.to_vec()
     };
-    let client = registry.client_by_cancel_key(pid, &whole);
-    let Some(client) = client.filter(|client| client.cancel_key.0.ct_eq(&whole).into()) else {
-        context.ask_before(pid, key);
+    let find = || {
+        let client = registry.client_by_cancel_key(pid, &whole);
+        client.filter(|client| client.cancel_key.0.ct_eq(&whole).into())
+    };
+    let mut client = find();
+    // It may be on its way from there, and here by now.
+    if client.is_none() && context.ask_before(pid, key).await {
+        client = find();
+    }
+    let Some(client) = client else {
         if has_peers {
             let passes = parts
                 .peers

@@ -9,9 +9,12 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::belongings::{self, Belongings};
-use super::channels::Channels;
+use super::channels::{self, Channels};
 use super::error::Ending;
 use super::login::Resident;
 use super::relay::Relay;
@@ -20,13 +23,13 @@ use super::session::{Parts, Session, State};
 use super::{Context, Error, reading};
 use crate::net::{ClientCount, Connection};
 use crate::pool::listener::CarriedListener;
-use crate::pool::{Elsewhere, Learned, Pool, Pooled, Seat};
+use crate::pool::{CarriedPool, Elsewhere, Learned, Pool, PoolSettings, Pooled, Seat};
 use crate::protocol::backend::TxStatus;
 use crate::protocol::frontend::Parse;
 use crate::protocol::shape::Shape;
 use crate::protocol::startup::Replication;
 use crate::server::carried::{self, Value};
-use crate::server::{Forget, Named, StatementRef};
+use crate::server::{Doom, Forget, Named, StatementRef};
 use crate::stats::Phase;
 use crate::stats::registry::{CancelKey, ClientEntry, ClientGuard, NewClient, PinInfo};
 
@@ -46,6 +49,10 @@ pub enum Moved {
     Client(Box<Carried>),
     /// A server that is free.
     Server(carried::Carried),
+    /// A pool, before what is of it.
+    Pool(CarriedPool),
+    /// The cancel request of this number is through.
+    Canceled(u64),
     /// What is listened to, before those who do.
     Listener(CarriedListener),
     /// How many servers are left.
@@ -102,8 +109,8 @@ pub struct Carried {
     belongings: Option<belongings::carried::Carried>,
     #[prost(message, optional, tag = "18")]
     sequences: Option<sequences::Carried>,
-    #[prost(bytes = "vec", repeated, tag = "19")]
-    channels: Vec<Vec<u8>>,
+    #[prost(message, optional, tag = "19")]
+    channels: Option<channels::Carried>,
     /// How its pool is used: a client with a server can only go where that is the same.
     #[prost(string, tag = "20")]
     usage: String,
@@ -116,6 +123,7 @@ pub struct Carried {
 
 /// A client's statement.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
+#[prost(skip_debug)]
 struct CarriedStatement {
     /// The client's name for it.
     #[prost(bytes = "vec", tag = "1")]
@@ -141,12 +149,22 @@ enum CarriedForget {
     Settings(bool),
 }
 
+impl fmt::Debug for CarriedStatement {
+    /// Without the text, which is a client's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CarriedStatement(..)")
+    }
+}
+
 impl fmt::Debug for Carried {
     /// Without texts and keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Carried({}/{})", self.database, self.user)
     }
 }
+
+/// How long its server may take to be ready to go.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a client that comes from the process before this one is not served.
 #[derive(Debug, thiserror::Error)]
@@ -200,10 +218,20 @@ impl Session {
         self.leave_queue();
         let mut told = Vec::new();
         if let State::Linked(pooled) = &mut self.state {
-            if pooled.server.close_statements().await.is_err() {
+            let server = &mut pooled.server;
+            let making_ready = async {
+                // From now on no cancel request finds it here; one that is on its way comes first.
+                if !server.entry.unlink() {
+                    server.entry.cancels_settled().await;
+                }
+                server.close_statements().await
+            };
+            let is_ready = matches!(timeout(LIMIT, making_ready).await, Ok(Ok(())));
+            if !is_ready || server.state.doom.is_some() {
+                server.state.doom.get_or_insert(Doom::Failed);
                 return Some((self, Error::ServerCrashed.into()));
             }
-            told = std::mem::take(&mut pooled.server.state.heard);
+            told = std::mem::take(&mut server.state.heard);
         }
         if let Some(channels) = &self.relay.channels {
             channels.put_untold(&mut told);
@@ -226,7 +254,7 @@ impl Session {
         sockets.push(socket);
         let mut slot = None;
         if let State::Linked(pooled) = state {
-            let target = &pool.settings().target;
+            let target = (pool.fingerprint(), pool.generation());
             let (server, counted) = pooled.into_parts();
             let Ok((server, socket)) = server.carry(target, entry.id) else {
                 return None;
@@ -249,7 +277,6 @@ impl Session {
         let (entry, relay) = (&self.entry, &self.relay);
         let names = relay.statements.iter();
         let unnamed = relay.statements.unnamed();
-        let channels = relay.channels.as_ref().map(|it| it.names());
         Carried {
             user: entry.user.clone(),
             database: entry.database.clone(),
@@ -280,12 +307,8 @@ impl Session {
             }),
             belongings: relay.belongings.as_ref().map(|it| it.carry()),
             sequences: relay.sequences.carry(),
-            channels: channels
-                .into_iter()
-                .flatten()
-                .map(<[u8]>::into_vec)
-                .collect(),
-            usage: usage(&self.pool),
+            channels: relay.channels.as_ref().map(|it| it.carry()),
+            usage: usage(&relay.settings),
             server: None,
             is_pinned: relay.belongings.as_ref().is_some_and(|it| it.pin.is_some()),
         }
@@ -293,8 +316,7 @@ impl Session {
 }
 
 /// How a pool is used, as far as it matters for a client that keeps its server.
-fn usage(pool: &Pool) -> String {
-    let settings = pool.settings();
+fn usage(settings: &PoolSettings) -> String {
     let translates = settings.max_prepared_statements > 0;
     format!(
         "{:?} {translates} {}",
@@ -383,7 +405,7 @@ impl Carried {
             let place = (count.worker(), entry.id);
             let seat = seat.unwrap_or_else(|| pool.seat());
             server = match pool.take_over((carried, socket), seat, place) {
-                Ok(Some(pooled)) if self.usage == usage(&pool) => Some(pooled),
+                Ok(Some(pooled)) if self.usage == usage(&pool.settings()) => Some(pooled),
                 Ok(Some(pooled)) => {
                     pooled.close("database configuration changed");
                     None
@@ -403,10 +425,8 @@ impl Carried {
             relay,
             worker: count.worker(),
         }));
-        let channels = std::mem::take(&mut self.channels);
-        if !channels.is_empty() {
-            let names = channels.into_iter().map(Vec::into_boxed_slice).collect();
-            let channels = Channels::taken_over(&session.pool, &session.entry, names);
+        if let Some(channels) = self.channels.take() {
+            let channels = Channels::taken_over(&session.pool, &session.entry, channels);
             session.relay.channels = Some(Box::new(channels));
         }
         if let Some(pooled) = server {
@@ -440,6 +460,9 @@ impl Carried {
         }));
         entry.request_begins(self.request_time);
         entry.enter(Phase::Idle, registry.now());
+        if context.manager.is_suspended() {
+            entry.suspend();
+        }
         let is_name = |it: &&Value| it.name.eq_ignore_ascii_case(b"application_name");
         if let Some(name) = self.tracked.iter().find(is_name) {
             entry.application_name.lock().clone_from(&name.value);
@@ -451,7 +474,12 @@ impl Carried {
         let parts = context.manager.parts();
         let tracked = Value::tracked(&self.tracked, &parts.tracked);
         let belongings = self.belongings.take();
-        let belongings = belongings.map(|it| Box::new(it.into_belongings()));
+        let mut belongings = belongings.map(|it| Box::new(it.into_belongings()));
+        let is_tracked = |it: &&Value| parts.tracked.position(&it.name).is_some();
+        for value in self.tracked.iter().filter(|it| !is_tracked(it)) {
+            // It was in the process before: here it is one of those that a look finds.
+            belongings.get_or_insert_default().keep(value);
+        }
         let overlay = belongings.as_ref().and_then(|it| it.overlay());
         let read_under = reading::context(&parts.statements, &tracked, overlay);
         let mut relay = Relay::new(

@@ -50,6 +50,17 @@ pub struct Channels {
     looks: u64,
 }
 
+/// What a successor of this process is to know of a client that listens.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Carried {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    names: Vec<Vec<u8>>,
+    #[prost(bool, tag = "2")]
+    was_discarded: bool,
+    #[prost(bytes = "vec", tag = "3")]
+    mark: Vec<u8>,
+}
+
 impl Channels {
     fn new(subscription: Subscription) -> Self {
         let mut channels = Self {
@@ -63,17 +74,26 @@ impl Channels {
     }
 
     /// Of a client that comes from the process before this one. If it may miss something, it is told so.
-    pub fn taken_over(pool: &Arc<Pool>, client: &Arc<ClientEntry>, names: Vec<Name>) -> Self {
-        let channels = Self::new(pool.listener().subscribe(client.clone()));
+    pub fn taken_over(pool: &Arc<Pool>, client: &Arc<ClientEntry>, carried: Carried) -> Self {
+        let names = carried.names.into_iter().map(Vec::into_boxed_slice);
+        let names: Vec<Name> = names.collect();
+        let mut channels = Self::new(pool.listener().subscribe(client.clone()));
+        channels.was_discarded = carried.was_discarded;
+        channels.mark = carried.mark;
         if !pool.listener().take_over(&channels.subscription, &names) {
             pool.listen_later(&channels.subscription, names);
         }
         channels
     }
 
-    /// What the client listens to.
-    pub fn names(&self) -> Vec<Name> {
-        self.subscription.mailbox().channels()
+    /// What a successor of this process is to know.
+    pub fn carry(&self) -> Carried {
+        let names = self.subscription.mailbox().channels().into_iter();
+        Carried {
+            names: names.map(<[u8]>::into_vec).collect(),
+            was_discarded: self.was_discarded,
+            mark: self.mark.clone(),
+        }
     }
 
     /// Adds what the client has not been told yet.

@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::carried::Exit;
 use super::{Error, NamesHeld};
@@ -17,6 +20,26 @@ use crate::config::{Config, ConfigHandle};
 use crate::pool::Manager;
 use crate::stats::Apart;
 use crate::stats::registry::{ClientEntry, Peer};
+
+/// How long the process whose place this one takes may take for a cancel request.
+const BEFORE: Duration = Duration::from_secs(10);
+
+/// A cancel request on its way to the process whose place this one takes.
+pub struct Asked {
+    /// The number from BackendKeyData.
+    pub pid: i32,
+    /// The secret from BackendKeyData.
+    pub key: Vec<u8>,
+    /// Told when it is through.
+    pub done: oneshot::Sender<()>,
+}
+
+impl std::fmt::Debug for Asked {
+    /// Without the key, which is a secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Asked({})", self.pid)
+    }
+}
 
 /// Handles shared by all clients.
 #[derive(Debug)]
@@ -41,7 +64,7 @@ pub struct Context {
     /// By where clients go over to the process that takes this one's place.
     exit: ArcSwapOption<Exit>,
     /// Whom to ask for a client that is not here: cancel requests go to the process whose place this one takes.
-    before: ArcSwapOption<Sender<(i32, Vec<u8>)>>,
+    before: ArcSwapOption<Sender<Asked>>,
 }
 
 impl Context {
@@ -56,16 +79,30 @@ impl Context {
     }
 
     /// Cancel requests for clients that are not here go this way from now on, or nowhere.
-    pub fn set_before(&self, before: Option<Sender<(i32, Vec<u8>)>>) {
+    pub fn set_before(&self, before: Option<Sender<Asked>>) {
         self.before.store(before.map(Arc::new));
     }
 
-    /// Passes a cancel request on to the process whose place this one takes, if that is still there.
-    pub fn ask_before(&self, pid: i32, key: &[u8]) {
-        if let Some(before) = self.before.load().as_deref() {
-            // An error: it is not there any more.
-            let _ = before.send((pid, key.to_vec()));
-        }
+    /// Are clients and servers still to come from the process whose place this one takes?
+    pub fn is_taking_over(&self) -> bool {
+        self.before.load().is_some()
+    }
+
+    /// Passes a cancel request on to the process whose place this one takes, if that is still there, and waits until it is
+    /// through. False: nobody was asked.
+    pub async fn ask_before(&self, pid: i32, key: &[u8]) -> bool {
+        let (done, answer) = oneshot::channel();
+        let asked = Asked {
+            pid,
+            key: key.to_vec(),
+            done,
+        };
+        let is_asked = match self.before.load().as_deref() {
+            Some(before) => before.send(asked).is_ok(),
+            None => false,
+        };
+        // An error: it is not there any more.
+        is_asked && timeout(BEFORE, answer).await.is_ok()
     }
 
     /// The time of the worker's turn, as the live lists have it.

@@ -42,7 +42,7 @@ pub mod timeouts;
 mod translate;
 mod vouch;
 
-pub use context::Context;
+pub use context::{Asked, Context};
 pub use error::Error;
 pub use handshake::{ConsoleLogin, Rights, Route, handshake};
 pub use journal::Conn;

@@ -118,6 +118,8 @@ struct Open {
     drain: CancellationToken,
     /// Held by every TCP socket, and by us.
     held: Arc<()>,
+    /// Held by whatever accepts, and by us.
+    running: Arc<()>,
     /// Ends what accepts when dropped.
     all: Option<DropGuard>,
     /// Removed from the file system when we go.
@@ -203,28 +205,36 @@ impl Acceptors {
         open.files.drain(..).for_each(SocketFile::leave);
     }
 
+    /// Has whatever accepted ended, so that whoever got in is counted?
+    pub fn has_left(&self) -> bool {
+        Arc::strong_count(&self.open.lock().running) == 1
+    }
+
     /// Accepts again after [`leave`](Self::leave).
     pub fn take_back(&self) -> io::Result<()> {
         let mut open = self.open.lock();
-        let Spare {
-            tcp,
-            unix,
-            owns_tcp,
-        } = std::mem::take(&mut open.spare);
-        let unix = unix.into_iter().map(|listener| UnixSocket {
+        let owns_tcp = open.spare.owns_tcp;
+        let unix = clones(&open.spare.unix, UnixListener::try_clone)?.into_iter();
+        let unix = unix.map(|listener| UnixSocket {
+            file: SocketFile::claim(&listener).filter(|_| owns_tcp),
             listener,
-            file: None,
         });
-        let mut listeners = Listeners {
-            tcp,
+        let listeners = Listeners {
+            tcp: clones(&open.spare.tcp, TcpListener::try_clone)?,
             owns_tcp,
             unix: unix.collect(),
         };
-        if owns_tcp {
-            listeners.claim_files();
-        }
         *open = Open::start(listeners, &self.reception)?;
         Ok(())
+    }
+
+    /// The files of Unix sockets that another process has made and left to us are ours now.
+    pub fn claim_files(&self) {
+        let mut open = self.open.lock();
+        if open.spare.owns_tcp && open.files.is_empty() {
+            let files = open.spare.unix.iter().filter_map(SocketFile::claim);
+            open.files = files.collect();
+        }
     }
 }
 
@@ -234,19 +244,23 @@ impl Open {
         let all = CancellationToken::new();
         let (tcp, drain) = (all.child_token(), all.child_token());
         let (held, owned) = (Arc::new(()), listeners.owns_tcp);
+        let running = Arc::new(());
         // On the first worker, which is always in use: with few of them most connections need not change threads.
         let worker = reception.context.manager.parts().workers.worker(0);
         for listener in listeners.tcp {
             let config = reception.context.config.load();
             let listener = Listener::tcp(listener, &tcp_options(&config), worker.reactor())?;
             let (reception, stop) = (reception.clone(), tcp.clone());
-            let (drain, open) = (drain.clone(), held.clone());
+            let (drain, open) = (drain.clone(), (held.clone(), running.clone()));
             worker.spawn(async move {
                 let follows = Rarely::new(defer::follow(&listener, reception.defers.clone()));
                 tokio::select! {
                     biased;
-                    // Dropping the listener makes new connections fail at once.
-                    () = Rarely::new(stop.cancelled()) => return,
+                    // Closing it makes new connections fail at once.
+                    () = Rarely::new(stop.cancelled()) => {
+                        listener.close();
+                        return drop(open);
+                    }
                     () = Rarely::new(drain.cancelled()) => {}
                     () = follows => {}
                     () = accept_all(&listener, &reception) => {}
@@ -254,7 +268,8 @@ impl Open {
                 if owned {
                     empty(&listener, &reception).await;
                 }
-                drop((listener, open));
+                listener.close();
+                drop(open);
             });
         }
         let mut files = Vec::new();
@@ -262,18 +277,22 @@ impl Open {
             files.extend(socket.file);
             let listener = Listener::unix(socket.listener, worker.reactor())?;
             let (reception, stop) = (reception.clone(), all.clone());
+            let open = running.clone();
             worker.spawn(async move {
                 tokio::select! {
                     biased;
                     () = Rarely::new(stop.cancelled()) => {}
                     () = accept_all(&listener, &reception) => {}
                 }
+                listener.close();
+                drop(open);
             });
         }
         Ok(Self {
             tcp,
             drain,
             held,
+            running,
             all: Some(all.drop_guard()),
             files,
             spare,

@@ -88,12 +88,15 @@ impl Plan {
     }
 }
 
+/// Which clients are meant.
+pub type Whose = fn(&ClientEntry, &Context) -> bool;
+
 /// A drain under way.
 #[derive(Debug)]
 pub struct Drain {
     plan: Plan,
     /// Whose it is.
-    of_those: fn(&ClientEntry) -> bool,
+    of_those: Whose,
     began: Instant,
     stage: Stage,
     /// When the stage began, and how many clients there were.
@@ -103,12 +106,8 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Begins: nobody new gets in by TCP, save those who are in the queue already.
-    pub fn begin(
-        limit: Option<Duration>,
-        of_those: fn(&ClientEntry) -> bool,
-        (acceptors, context): (&Acceptors, &Context),
-    ) -> Self {
+    /// Begins, of those clients: nobody new gets in, save those who are in the queue already.
+    pub fn begin(limit: Option<Duration>, of_those: Whose, context: &Context) -> Self {
         let limit = limit.unwrap_or_else(|| context.config.load().settings.drain_timeout);
         tracing::info!(
             "draining {} clients within {} s",
@@ -116,7 +115,6 @@ impl Drain {
             limit.as_secs_f64()
         );
         context.drain();
-        acceptors.drain_tcp();
         context.manager.end_suspension();
         let now = Instant::now();
         Self {
@@ -223,17 +221,14 @@ impl Drain {
 }
 
 /// Whoever is meant, and not on the console: that stays to the end.
-fn clients(context: &Context, of_those: fn(&ClientEntry) -> bool) -> Vec<Arc<ClientEntry>> {
+fn clients(context: &Context, of_those: Whose) -> Vec<Arc<ClientEntry>> {
     let mut clients = context.clients();
-    clients.retain(|client| of_those(client));
+    clients.retain(|client| of_those(client, context));
     clients
 }
 
 /// Those whose work has ends and beginnings. Replication goes on until there is not much time left.
-fn with_sessions(
-    context: &Context,
-    of_those: fn(&ClientEntry) -> bool,
-) -> impl Iterator<Item = Arc<ClientEntry>> {
+fn with_sessions(context: &Context, of_those: Whose) -> impl Iterator<Item = Arc<ClientEntry>> {
     clients(context, of_those)
         .into_iter()
         .filter(|client| client.replication == Replication::None)

@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddr
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where to listen, in plain values.
 #[derive(Debug, Clone)]
@@ -103,6 +104,8 @@ pub fn unix_path(dir: &Path, port: u16) -> PathBuf {
 /// Connects to whoever listens on our Unix socket.
 pub fn connect_unix(dir: &Path, port: u16) -> io::Result<std::os::unix::net::UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // A full backlog would keep us waiting for ever.
+    socket.set_write_timeout(Some(Duration::from_secs(10)))?;
     socket.connect(&unix_address(&unix_path(dir, port))?)?;
     Ok(socket.into())
 }
@@ -212,17 +215,14 @@ impl Listeners {
             unix: unix.into_iter().collect(),
         })
     }
+}
 
-    /// The files of sockets that another process has made and left to us are ours now.
-    pub fn claim_files(&mut self) {
-        for socket in self.unix.iter_mut().filter(|it| it.file.is_none()) {
-            let address = socket.listener.local_addr();
-            let path = address
-                .ok()
-                .and_then(|it| it.as_pathname().map(Path::to_owned));
-            // In the abstract namespace there is none.
-            socket.file = path.and_then(|path| SocketFile::new(path).ok());
-        }
+impl SocketFile {
+    /// Of a socket that another process has made and left to us. `None`: it has no file.
+    pub fn claim(listener: &UnixListener) -> Option<Self> {
+        let address = listener.local_addr().ok()?;
+        // In the abstract namespace there is none.
+        Self::new(address.as_pathname()?.to_owned()).ok()
     }
 }
 

@@ -57,7 +57,8 @@ impl Request {
                     begun = how;
                     let drain = drain.get_or_insert_with(|| {
                         systemd::notify(State::Stopping);
-                        Drain::begin(limit, |_| true, (acceptors, context))
+                        acceptors.drain_tcp();
+                        Drain::begin(limit, |_, _| true, context)
                     });
                     if drain.go_on(acceptors, context) {
                         tracing::info!("drained, exiting");

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::accept::{Acceptors, Reception};
@@ -169,23 +169,29 @@ struct Opened {
     pidfile: Option<Pidfile>,
 }
 
+/// What has begun.
+struct Begun {
+    acceptors: Acceptors,
+    giver: Giver,
+    http: Option<TcpListener>,
+    /// Told when all have come from a predecessor.
+    arrived: Option<oneshot::Receiver<()>>,
+}
+
 impl Opened {
-    /// Begins to accept, once a predecessor has stopped to. Comes back with what gives all of it away again, and the socket of
-    /// the pages.
+    /// Begins to accept, once a predecessor has stopped to. Comes back with what gives all of it away again.
     fn begin(
         mut self,
         reception: &Reception,
         (successors, left): (UnboundedReceiver<UnixStream>, watch::Sender<bool>),
-    ) -> Result<(Acceptors, Giver, Option<TcpListener>), Error> {
+    ) -> Result<Begun, Error> {
         let failed = |source| Error::Runtime { source };
         let context = &reception.context;
+        let mut arrived = None;
         if let Some(predecessor) = self.predecessor {
             let arrivals = predecessor.go(context)?;
-            if self.listeners.owns_tcp {
-                self.listeners.claim_files();
-            }
             self.pidfile = make_pidfile(context);
-            arrivals.begin().map_err(failed)?;
+            arrived = Some(arrivals.begin().map_err(failed)?);
         }
         let giver = Giver {
             left,
@@ -194,7 +200,12 @@ impl Opened {
             http: spare_pages(self.http.as_ref(), context).map_err(failed)?,
         };
         let acceptors = Acceptors::start(self.listeners, reception).map_err(failed)?;
-        Ok((acceptors, giver, self.http))
+        Ok(Begun {
+            acceptors,
+            giver,
+            http: self.http,
+            arrived,
+        })
     }
 }
 
@@ -291,7 +302,12 @@ fn serve(
         let failed = |source| Error::Runtime { source };
         let signals = Signals::listen().map_err(failed)?;
         let (left, pages) = watch::channel(false);
-        let (acceptors, giver, http) = opened.begin(&reception, (successors, left))?;
+        let Begun {
+            acceptors,
+            giver,
+            http,
+            arrived,
+        } = opened.begin(&reception, (successors, left))?;
         tracing::info!(
             "process up: {}, workers: {}",
             cli::VERSION_LINE,
@@ -311,6 +327,7 @@ fn serve(
             () = balance::run(&manager, &threads) => {}
             () = watchdog => {}
             () = serve_pages(http, pages, console) => {}
+            () = claim_files(arrived, &acceptors) => {}
         }
         tracing::info!("server shutting down");
         Ok(())
@@ -335,6 +352,16 @@ fn spare_pages(
     let address = context.config.load().settings.http_listen.clone();
     let socket = http.map(TcpListener::try_clone).transpose()?;
     Ok(socket.map(|socket| (address, socket)))
+}
+
+/// When the process before has ended, or failed, the files of its Unix sockets are ours to remove.
+async fn claim_files(arrived: Option<oneshot::Receiver<()>>, acceptors: &Acceptors) {
+    if let Some(arrived) = arrived
+        && arrived.await.is_ok()
+    {
+        acceptors.claim_files();
+    }
+    std::future::pending::<()>().await;
 }
 
 /// The pages of `http_listen`, on the main thread, unless they are left to another process.

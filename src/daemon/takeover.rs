@@ -13,11 +13,13 @@
 //!                             ◀────── Yielded ───── has removed its pidfile
 //!   accepts                   ◀────── Client, Server, Elsewhere ...
 //!                             ─────── Cancel ─────▶ for clients that are not over yet
+//!                             ◀────── Canceled ────
 //!                             ◀────── Done ──────── ends
 //! ```
 //!
 //! Who can't go over (TLS, replication, the console) is sent away as when the process drains, within `drain_timeout`.
-//! If the new process is gone before `Done`, the old one accepts again and keeps whom it has.
+//! If the new process ends before `Done`, the old one accepts again and keeps whom it has; if it is there and does not
+//! go on, the old one sends its clients away, for there must not be two of them.
 //!
 //! This file owns what is said; [`giving`] and [`taking`] are the two sides. What is said of a client is `client`'s, and so on.
 
@@ -43,6 +45,15 @@ pub enum Error {
     /// Whoever answers is no pgferry, or one that knows nothing of this.
     #[error("what listens on the Unix socket can't hand over its connections")]
     NotOurs,
+    /// It accepts, and says nothing.
+    #[error("what listens on the Unix socket does not answer (is it suspended?)")]
+    Silent,
+    /// It is somebody else's.
+    #[error("the process that listens on the Unix socket belongs to another user ({uid})")]
+    Stranger {
+        /// Whose.
+        uid: u32,
+    },
     /// It is one, but of another version.
     #[error("the other process speaks another version of the takeover ({theirs}, not {FORMAT})")]
     Format {
@@ -78,6 +89,7 @@ enum Kind {
     Done,
     Cancel,
     Listeners,
+    Canceled,
 }
 
 /// Both sides begin with it.
@@ -149,6 +161,9 @@ struct Cancel {
     pid: i32,
     #[prost(bytes = "vec", tag = "2")]
     key: Vec<u8>,
+    /// The answer has the same one.
+    #[prost(uint64, tag = "3")]
+    number: u64,
 }
 
 impl std::fmt::Debug for Cancel {

@@ -81,6 +81,12 @@ impl Listener {
         Ok(Self { socket, place })
     }
 
+    /// Listens no more. (Somebody else may have the same socket, so that closing it is not enough for the worker.)
+    pub fn close(self) {
+        // An error: its worker has ended.
+        let _ = self.place.remove(&self.socket);
+    }
+
     /// Waits for a connection, and passes on those that are there, each with the options that are wanted by then.
     /// True: there may be more, but others should get a turn before. Cancel-safe.
     pub async fn accept(

@@ -6,6 +6,7 @@
 use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
@@ -17,11 +18,13 @@ const HEAD: usize = 6;
 /// No message is longer. (A client may have been given so many bytes of statements.)
 const LONGEST: usize = 1 << 30;
 
+/// For how long to wait where the system has too many descriptors on their way.
+const CROWDED: Duration = Duration::from_millis(1);
+
 /// So much is made room for at a time: the length is the other side's word.
 const PIECE: usize = 1 << 16;
 
 /// A message as it came.
-#[derive(Debug)]
 pub struct Parcel {
     /// Which one it is.
     pub kind: u8,
@@ -29,6 +32,13 @@ pub struct Parcel {
     pub body: Vec<u8>,
     /// What came along.
     pub descriptors: Vec<OwnedFd>,
+}
+
+impl std::fmt::Debug for Parcel {
+    /// Without the body, in which there are secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Parcel({}, {} bytes)", self.kind, self.body.len())
+    }
 }
 
 /// One end. Both halves may be used at the same time, by one thread each.
@@ -75,7 +85,7 @@ impl Parcels {
             let socket = self.socket.as_fd().as_raw_fd();
             match sendmsg::<()>(socket, &slices, control, MsgFlags::MSG_NOSIGNAL, None) {
                 // Too many are on their way: the other side takes them out.
-                Err(nix::errno::Errno::ETOOMANYREFS) => std::thread::yield_now(),
+                Err(nix::errno::Errno::ETOOMANYREFS) => std::thread::sleep(CROWDED),
                 Err(nix::errno::Errno::EINTR) => {}
                 sent => break sent?,
             }

@@ -118,13 +118,25 @@ impl Pool {
             scram_client: scram.map(|keys| keys.client_key.expose().to_vec()),
             scram_server: scram.map(|keys| keys.server_key.expose().to_vec()),
             welcome: Value::all(welcome.map(|(name, value)| (name, value.as_slice()))),
-            functions: self.settings().functions.carry(),
+            functions: Some(self.settings().functions.carry()),
             md5: match &credentials.secret {
                 Some(Secret::Md5(hash)) => Some(hash.expose().to_vec()),
                 Some(Secret::Plain(_) | Secret::Scram(_)) | None => None,
             },
             servers: (self.open_servers() + self.connecting()) as u64,
         }
+    }
+
+    /// What makes a server of this pool, so that two processes can compare: where it is, how its session begins, and what is
+    /// known of it.
+    pub fn fingerprint(&self) -> String {
+        let target = &self.settings().target;
+        let tracked: Vec<&str> = self.parts.tracked.iter().collect();
+        let tls = self.parts.config.load().settings.server_tls_sslmode;
+        format!(
+            "{} {} {:?} {:?} {tracked:?} {tls:?}",
+            target.hosts, target.database, target.parameters, target.connect_query
+        )
     }
 
     /// From now on no servers are opened that nobody waits for: a successor will. Or else as ever.
@@ -144,6 +156,13 @@ impl Pool {
     /// So many of the pool's servers are with the process whose place this one takes.
     pub fn set_elsewhere(self: &Arc<Self>, servers: usize) {
         let had = self.accounting.lock().set_elsewhere(servers);
+        let limits = &self.parts.limits;
+        for _ in had..servers {
+            limits.count_server(&self.database, &self.user);
+        }
+        for _ in servers..had {
+            limits.return_server(&self.database, &self.user);
+        }
         if had != servers {
             self.note_growth();
             if self.has_waiters() {
@@ -165,15 +184,17 @@ impl Pool {
         Seat(slot): Seat,
         (worker, client): (usize, u64),
     ) -> Result<Option<Pooled>, server::Error> {
-        let settings = self.settings();
+        let target = self.fingerprint();
         if carried.user != self.user || carried.database != self.database {
             return Ok(None);
         }
         let place = Place {
-            target: &settings.target,
+            target: &target,
+            tracked: &self.parts.tracked,
             registry: &self.parts.registry,
             worker,
-            generation: self.generation(),
+            // Whoever has said RECONNECT since means these, too.
+            generation: self.expected.load(Ordering::Relaxed),
             client,
         };
         let Some(server) = carried.into_server(socket, &place)? else {
@@ -208,6 +229,7 @@ impl Manager {
             if !welcome.is_empty() {
                 pool.greet(welcome);
             }
+            pool.expected.store(pool.generation(), Ordering::Relaxed);
             pool.set_elsewhere(usize::try_from(carried.servers).unwrap_or(usize::MAX));
             if let Some(functions) = &carried.functions {
                 pool.settings().functions.take_over(functions);

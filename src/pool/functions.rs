@@ -148,15 +148,26 @@ pub struct CarriedFunctions {
     sequences_are_read: bool,
     #[prost(bytes = "vec", repeated, tag = "11")]
     followed: Vec<Vec<u8>>,
+    /// What stands before these two is known.
+    #[prost(bool, tag = "12")]
+    is_known: bool,
 }
 
 impl Functions {
-    /// What a successor is to know; `None`: nothing is known.
-    pub(super) fn carry(&self) -> Option<CarriedFunctions> {
+    /// What a successor is to know.
+    pub(super) fn carry(&self) -> CarriedFunctions {
+        let of_sequences = CarriedFunctions {
+            sequences_are_read: self.sequences.are_read(),
+            followed: self.sequences.followed(),
+            ..CarriedFunctions::default()
+        };
         let known = self.known.load();
-        let known = known.as_ref()?;
+        let Some(known) = known.as_ref() else {
+            return of_sequences;
+        };
         let all = |names: &Names| names.iter().map(|name| name.to_vec()).collect();
-        Some(CarriedFunctions {
+        CarriedFunctions {
+            is_known: true,
             version: known.version.clone(),
             names: all(&known.names),
             settings: known.settings.iter().map(|name| name.to_vec()).collect(),
@@ -166,14 +177,19 @@ impl Functions {
             drawing: all(&known.drawing),
             asks_unseen: known.asks_unseen,
             draws_unseen: known.draws_unseen,
-            sequences_are_read: self.sequences.are_read(),
-            followed: self.sequences.followed(),
-        })
+            ..of_sequences
+        }
     }
 
-    /// What the process before this one knew, unless it is known already.
+    /// What the process before this one knew, as far as it is not known already.
     pub(super) fn take_over(&self, carried: &CarriedFunctions) {
-        if self.known.load().is_some() {
+        if carried.sequences_are_read {
+            self.sequences.read();
+        }
+        for beginning in &carried.followed {
+            self.sequences.follow(beginning);
+        }
+        if !carried.is_known || self.known.load().is_some() {
             return;
         }
         let all = |names: &[Vec<u8>]| names.iter().map(|name| name.as_slice().into()).collect();
@@ -192,12 +208,6 @@ impl Functions {
             asks_unseen: carried.asks_unseen,
             draws_unseen: carried.draws_unseen,
         })));
-        if carried.sequences_are_read {
-            self.sequences.read();
-        }
-        for beginning in &carried.followed {
-            self.sequences.follow(beginning);
-        }
     }
 }
 

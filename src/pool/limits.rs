@@ -90,6 +90,13 @@ impl Limits {
         Ok(())
     }
 
+    /// Counts a server in that is there, whatever the limits say.
+    pub(super) fn count_server(&self, database: &str, user: &str) {
+        let mut counts = self.counts.lock();
+        add(&mut counts.database_servers, database);
+        add(&mut counts.user_servers, user);
+    }
+
     /// Counts a server out.
     pub(super) fn return_server(&self, database: &str, user: &str) {
         let mut counts = self.counts.lock();

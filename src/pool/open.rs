@@ -18,6 +18,9 @@ use crate::stats::clock::micros;
 /// How often a client that wants a server of its own looks whether there is room.
 const ROOM: Duration = Duration::from_millis(50);
 
+/// How long it takes at most until those who wait have gone over to another process.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// A server that belongs to a pool. Dropping it closes it and makes room for another.
 #[derive(Debug)]
 pub struct Pooled {
@@ -74,12 +77,7 @@ enum Stage {
 impl Slot {
     /// Of a server that the process before this one had. It is there, so it counts, whatever the limits say.
     pub(super) fn taken_over(pool: &Arc<Pool>) -> Self {
-        let unlimited = 0;
-        // Without a limit there always is room.
-        let _ = pool
-            .parts
-            .limits
-            .take_server((&pool.database, unlimited), (&pool.user, unlimited));
+        pool.parts.limits.count_server(&pool.database, &pool.user);
         pool.accounting.lock().taken_over();
         pool.note_growth();
         Self {
@@ -126,12 +124,15 @@ impl Drop for Slot {
 impl Pool {
     /// Opens connections for those who wait, as far as the limits let it.
     pub fn feed(self: &Arc<Self>) {
-        // (Who waits in a pool that leaves goes over, and waits there.)
-        if !self.is_open() || self.leaves.load(Ordering::Relaxed) {
+        if !self.is_open() {
             return;
         }
         let settings = self.settings();
         let (demand, now) = (self.demand(), Instant::now());
+        // Who waits in a pool that leaves goes over and waits there, but for those who are logging in.
+        if self.leaves.load(Ordering::Relaxed) && demand.longest_wait < PATIENCE {
+            return;
+        }
         let wanted = {
             let mut accounting = self.accounting.lock();
             let wanted = accounting.wanted(&settings.sizes, demand, now);

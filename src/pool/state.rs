@@ -69,6 +69,8 @@ pub struct Pool {
     pub(super) removed: AtomicBool,
     /// Its servers go to a successor of this process.
     pub(super) leaves: AtomicBool,
+    /// The generation of servers that come from the process whose place this one takes.
+    pub(super) expected: AtomicU64,
     pub(super) pinned: Arc<AtomicUsize>,
     credentials: Apart<Mutex<Known>>,
     /// Who listens to what, and the connection that does.
@@ -116,6 +118,7 @@ impl Pool {
             paused: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
+            expected: AtomicU64::new(1),
             pinned: Arc::default(),
             credentials: Apart::new(Mutex::new(Known {
                 stored,

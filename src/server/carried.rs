@@ -7,11 +7,11 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::connect::Target;
 use super::overlay::Overlay;
 use super::pipeline::Pipeline;
 use super::session::{Tracked, TrackedNames};
@@ -26,6 +26,7 @@ use crate::stats::registry::{CancelKey, NewServer, ServerEntry};
 
 /// A setting and its value.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
+#[prost(skip_debug)]
 pub struct Value {
     /// Its name.
     #[prost(bytes = "vec", tag = "1")]
@@ -33,6 +34,13 @@ pub struct Value {
     /// Its value.
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
+}
+
+impl fmt::Debug for Value {
+    /// Without the value, which is a client's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Value({})", String::from_utf8_lossy(&self.name))
+    }
 }
 
 impl Value {
@@ -54,7 +62,7 @@ impl Value {
         tracked
     }
 
-    /// As settings beside these.
+    /// As settings.
     pub fn overlay(values: &[Self]) -> Overlay {
         let setting = |it: &Self| (it.name.as_slice().into(), it.value.as_slice().into());
         Overlay::new(values.iter().map(setting).collect())
@@ -74,7 +82,7 @@ pub struct Carried {
     /// The host name it was found by.
     #[prost(string, tag = "3")]
     host: String,
-    /// What it was connected to, to be compared ([`Target::fingerprint`]).
+    /// What it was connected to, to be compared.
     #[prost(string, tag = "4")]
     target: String,
     #[prost(int32, tag = "5")]
@@ -98,6 +106,12 @@ pub struct Carried {
     drew: i32,
     #[prost(bool, tag = "13")]
     served: bool,
+    /// It goes when it is released.
+    #[prost(bool, tag = "14")]
+    is_outdated: bool,
+    /// What it has said and nobody has dealt with.
+    #[prost(bytes = "vec", tag = "15")]
+    kept: Vec<u8>,
 }
 
 /// Who may have drawn from sequences.
@@ -112,16 +126,6 @@ impl fmt::Debug for Carried {
     /// Without the cancel key, which is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Carried({}/{})", self.database, self.user)
-    }
-}
-
-impl Target {
-    /// What makes a server of this pool, so that two processes can compare: where it is, and how its session begins.
-    pub fn fingerprint(&self) -> String {
-        format!(
-            "{} {} {:?} {:?}",
-            self.hosts, self.database, self.parameters, self.connect_query
-        )
     }
 }
 
@@ -155,14 +159,20 @@ impl Server {
         self.hear()
     }
 
-    /// What a successor is to know, and the socket. `client`: who has it, or 0.
-    pub fn carry(mut self, target: &Target, client: u64) -> Result<(Carried, OwnedFd), Error> {
+    /// What a successor is to know, and the socket. `target` is what makes a server of its pool, and `client` who has it, or 0.
+    pub fn carry(
+        self,
+        (target, generation): (String, u64),
+        client: u64,
+    ) -> Result<(Carried, OwnedFd), Error> {
         let state = &self.state;
-        let carried = Carried {
+        let is_outdated =
+            self.generation != generation || self.entry.close_needed.load(Ordering::Relaxed);
+        let mut carried = Carried {
             database: self.entry.database.clone(),
             user: self.entry.user.clone(),
             host: self.entry.host.clone(),
-            target: target.fingerprint(),
+            target,
             cancel_pid: self.entry.cancel_pid,
             cancel_key: self.entry.cancel_key.0.to_vec(),
             connected: self.entry.connected,
@@ -176,9 +186,11 @@ impl Server {
                 Drawn::By(_) | Drawn::Forgetting(_) | Drawn::BySeveral => Drew::Others,
             } as i32,
             served: self.served,
+            is_outdated,
+            kept: Vec::new(),
         };
-        self.connection.kept = Vec::new();
-        let (socket, _) = self.connection.into_descriptor()?;
+        let (socket, kept) = self.connection.into_descriptor()?;
+        carried.kept = kept;
         Ok((carried, socket))
     }
 }
@@ -186,8 +198,10 @@ impl Server {
 /// Where a server that was passed on is to be.
 #[derive(Debug)]
 pub struct Place<'a> {
-    /// The pool's way to its servers.
-    pub target: &'a Target,
+    /// What makes a server of the pool.
+    pub target: &'a str,
+    /// Which parameters are tracked.
+    pub tracked: &'a TrackedNames,
     /// The live lists.
     pub registry: &'a Arc<Registry>,
     /// The worker that calls.
@@ -205,10 +219,10 @@ impl Carried {
         socket: OwnedFd,
         place: &Place<'_>,
     ) -> Result<Option<Box<Server>>, Error> {
-        let connection = Connection::from_descriptor(socket, &[])?;
+        let connection = Connection::from_descriptor(socket, &self.kept)?;
         let status = u8::try_from(self.status).ok();
         let status = status.and_then(|byte| TxStatus::from_byte(byte).ok());
-        let (true, Some(status)) = (self.target == place.target.fingerprint(), status) else {
+        let (true, Some(status)) = (self.target == place.target, status) else {
             let mut connection = connection;
             let mut terminate = Vec::new();
             frontend::terminate(&mut terminate);
@@ -237,6 +251,9 @@ impl Carried {
         let (now, connected) = (registry.now(), self.connected);
         let age = Duration::from_micros(now.saturating_sub(connected));
         let created = Instant::now().checked_sub(age);
+        entry
+            .close_needed
+            .store(self.is_outdated, Ordering::Relaxed);
         Ok(Some(Box::new(Server {
             connection,
             state: State {
@@ -245,7 +262,7 @@ impl Carried {
                 unnamed: Unnamed::Unknown,
                 batch: Batch::default(),
                 status,
-                tracked: Value::tracked(&self.tracked, &place.target.tracked),
+                tracked: Value::tracked(&self.tracked, place.tracked),
                 heard: Vec::new(),
                 overlay: Value::overlay(&self.overlay),
                 base: Value::overlay(&self.base),

@@ -270,6 +270,35 @@ fn listeners_miss_nothing_and_hear_nothing_twice() {
 }
 
 #[test]
+fn what_a_transaction_has_ended_to_listen_to_stays_ended() {
+    let (mut pooler, database) = start(2, |_| ());
+    let mut listener = pooler.connect(&database);
+    listener.rows("LISTEN stays");
+    listener.rows("LISTEN goes");
+    listener.rows("BEGIN");
+    listener.rows("UNLISTEN goes");
+    pooler.take_over();
+    listener.rows("COMMIT");
+    postgres().sql(&database, "NOTIFY goes");
+    postgres().sql(&database, "NOTIFY stays");
+    let message = listener.read_message().expect("a notification");
+    assert!(message.body.ends_with(b"stays\0\0"), "{message:?}");
+}
+
+#[test]
+fn a_server_that_was_to_be_replaced_still_is() {
+    let (mut pooler, database) = start(1, |_| ());
+    let mut client = pooler.connect(&database);
+    client.rows("BEGIN");
+    let before = client.value("SELECT pg_backend_pid()");
+    pooler.console("RECONNECT");
+    pooler.take_over();
+    assert_eq!(client.value("SELECT pg_backend_pid()"), before);
+    client.rows("COMMIT");
+    assert_ne!(client.value("SELECT pg_backend_pid()"), before);
+}
+
+#[test]
 fn who_is_encrypted_is_sent_away_between_transactions() {
     let directory = process::directory();
     let (mut pooler, database) = start(2, |ini| encrypted(ini, &directory));
@@ -344,6 +373,10 @@ fn a_successor_that_dies_half_way_leaves_the_rest_to_the_process_before() {
     let mut obstacle = in_the_way(&mut busy, &database);
     pooler.succeed();
     wait_until("it has taken over", || pooler.log().contains("process up"));
+    // By then everything has gone over that can at once, and who can't is being sent away.
+    wait_until("it waits for the query", || {
+        pooler.log_before().contains("draining")
+    });
     pooler.signal(nix::sys::signal::Signal::SIGKILL);
     assert!(!pooler.give_up().success());
     wait_until("the process before goes on", || {

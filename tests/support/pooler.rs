@@ -443,6 +443,15 @@ impl Pooler {
         std::fs::read_to_string(self.directory.join(name)).unwrap_or_default()
     }
 
+    /// Of the process whose place was taken last.
+    pub fn log_before(&self) -> String {
+        let name = match self.before.len() {
+            0 | 1 => "pooler.log".to_owned(),
+            number => format!("pooler-{}.log", number - 1),
+        };
+        std::fs::read_to_string(self.directory.join(name)).unwrap_or_default()
+    }
+
     /// The largest resident memory so far, in KiB.
     pub fn peak_memory(&self) -> u64 {
         let status =

@@ -65,6 +65,13 @@ fn touches(bits: u32) -> Touches {
 }
 
 impl Belongings {
+    /// It has set this, too.
+    pub fn keep(&mut self, value: &Value) {
+        let one = Value::overlay(std::slice::from_ref(value));
+        let overlay = self.overlay.take().unwrap_or_default();
+        self.overlay = Some(overlay.filled_from(&one));
+    }
+
     /// What a successor of this process is to know.
     pub fn carry(&self) -> Carried {
         let login = self.login.as_deref().map(|login| CarriedLogin {

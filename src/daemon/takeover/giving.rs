@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, interval, timeout};
 
 use super::{Cancel, Error, Hello, Kind, Listening, Purpose, State, Word, expect, read, say};
 use crate::client::carried::{Departure, Moved};
@@ -26,7 +27,7 @@ use crate::net::{Parcel, Parcels};
 use crate::pool::{Elsewhere, Pool};
 use crate::protocol::startup::Replication;
 use crate::stats::registry::Peer;
-use crate::stats::{ClientEntry, Order};
+use crate::stats::{ClientEntry, Order, Phase};
 
 /// How long a successor may take for a word.
 const WORD: Duration = Duration::from_secs(10);
@@ -39,6 +40,21 @@ const PERIOD: Duration = Duration::from_millis(2);
 
 /// How long those who are logging in are waited for, before the ones who can't go over are sent away.
 const LOGINS: Duration = Duration::from_secs(1);
+
+/// How long a successor that says nothing any more may take to end.
+const ENDING: Duration = Duration::from_secs(3);
+
+/// Many clients are told at a time: if the successor fails, those on their way are lost.
+const AHEAD: usize = 64;
+
+/// How often those who could not go yet are told again.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// How long nobody is in a hurry any more; those who are left end something that takes long.
+const HURRY: Duration = Duration::from_millis(500);
+
+/// How often the log says whom the end waits for.
+const REMINDER: Duration = Duration::from_secs(60);
 
 /// How long the successor may take to listen to what is listened to.
 const LISTENING: Duration = Duration::from_secs(3);
@@ -87,6 +103,7 @@ impl Giver {
             talking.socket().set_read_timeout(patience)?;
             let word = expect(&talking, Kind::Go)?;
             talking.socket().set_read_timeout(None)?;
+            talking.socket().set_write_timeout(Some(START))?;
             Ok(word)
         })
         .await?;
@@ -95,16 +112,36 @@ impl Giver {
         context.manager.end_suspension();
         drop(self.pidfile.lock().take());
         systemd::notify(systemd::State::MainPid(word.pid));
-        say(&parcels, Kind::Yielded, &Word::default(), &[])?;
         tracing::info!("process {} takes over", word.pid);
-        let given = Handover::begin(&parcels, context)?.carry_out(acceptors, context);
-        match given.await {
-            Ok(()) => Ok(word.pid),
-            Err(error) => {
+        let given = self.give_all(&parcels, acceptors, context).await;
+        if let Err(error) = given {
+            // It hears of it, if it is still there.
+            let _ = parcels.socket().shutdown(std::net::Shutdown::Both);
+            if ends(word.pid).await {
                 self.stay(word.pid, acceptors, context);
-                Err(error)
+                return Err(error);
+            }
+            // It has the sockets and serves whom it has: there must not be two of us.
+            tracing::error!("the takeover ended early: {error}; sending the rest away");
+            context.set_exit(None);
+            let mut drain = Drain::begin(None, |_, _| true, context);
+            let mut tick = interval(Duration::from_millis(50));
+            while !drain.go_on(acceptors, context) {
+                tick.tick().await;
             }
         }
+        Ok(word.pid)
+    }
+
+    async fn give_all(
+        &self,
+        parcels: &Arc<Parcels>,
+        acceptors: &Acceptors,
+        context: &Arc<Context>,
+    ) -> Result<(), Error> {
+        say(parcels, Kind::Yielded, &state(context), &[])?;
+        let handover = Handover::begin(parcels, context)?;
+        handover.carry_out(acceptors, context).await
     }
 
     /// Says who we are and what there is.
@@ -114,14 +151,7 @@ impl Giver {
         acceptors: &Acceptors,
         context: &Arc<Context>,
     ) -> Result<(), Error> {
-        let manager = &context.manager;
-        let state = State {
-            now: manager.parts().registry.now(),
-            prefix: manager.parts().statements.prefix().to_owned(),
-            is_paused: manager.is_all_paused(),
-            paused: manager.paused(),
-            disabled: manager.disabled(),
-        };
+        let (manager, state) = (&context.manager, state(context));
         let mut listening = acceptors.listening()?;
         if let Some((address, socket)) = &self.http {
             listening.push((
@@ -135,6 +165,7 @@ impl Giver {
         }
         let pools: Vec<_> = manager.pools().iter().map(|pool| pool.carry()).collect();
         let (parcels, is_ending) = (parcels.clone(), context.is_shutting_down());
+        let is_taking = context.is_taking_over();
         blocking(move || {
             parcels.socket().set_read_timeout(Some(WORD))?;
             parcels.socket().set_write_timeout(Some(WORD))?;
@@ -143,6 +174,7 @@ impl Giver {
             let refusal = match hello.check() {
                 Err(error) => Some(error.to_string()),
                 Ok(()) if is_ending => Some("it is shutting down".to_owned()),
+                Ok(()) if is_taking => Some("it is still taking over itself".to_owned()),
                 Ok(()) => None,
             };
             if let Some(text) = refusal {
@@ -185,6 +217,39 @@ impl Giver {
     }
 }
 
+fn state(context: &Context) -> State {
+    let manager = &context.manager;
+    State {
+        now: manager.parts().registry.now(),
+        prefix: manager.parts().statements.prefix().to_owned(),
+        is_paused: manager.is_all_paused(),
+        paused: manager.paused(),
+        disabled: manager.disabled(),
+    }
+}
+
+/// Does the process end, or has it?
+async fn ends(pid: u32) -> bool {
+    let Ok(pid) = i32::try_from(pid) else {
+        return true;
+    };
+    let path = format!("/proc/{pid}/stat");
+    // What has ended and nobody has asked about yet is a zombie.
+    let is_there = || {
+        let stat = std::fs::read_to_string(&path).unwrap_or_default();
+        let state = stat.rsplit(')').next().unwrap_or_default();
+        !stat.is_empty() && !state.trim_start().starts_with('Z')
+    };
+    let deadline = Instant::now() + ENDING;
+    while is_there() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+    true
+}
+
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -199,7 +264,12 @@ struct Handover {
     sent: oneshot::Receiver<Result<(), Error>>,
     /// Comes when the successor is gone.
     gone: oneshot::Receiver<()>,
-    told: HashSet<u64>,
+    /// Who was told, and when.
+    told: HashMap<u64, Instant>,
+    /// Clients that were sent.
+    gone_over: Arc<AtomicUsize>,
+    /// Pools that the successor knows.
+    known: HashSet<(String, String)>,
     /// Pools whose listeners have not found the place up to which they tell; nobody leaves these before.
     listening: Arc<Mutex<HashSet<(String, String)>>>,
     reported: HashMap<(String, String), u64>,
@@ -211,24 +281,28 @@ impl Handover {
         let (tell_sent, sent) = oneshot::channel();
         let (tell_gone, gone) = oneshot::channel();
         let out = parcels.clone();
+        let gone_over = Arc::new(AtomicUsize::new(0));
+        let counted = gone_over.clone();
         let sender = std::thread::Builder::new().name("takeover-out".to_owned());
         sender.spawn(move || {
             // Nobody listens any more only when the process ends.
-            let _ = tell_sent.send(send_all(&out, &departures));
+            let _ = tell_sent.send(send_all(&out, &departures, &counted));
         })?;
         let (back, context) = (parcels.try_clone()?, context.clone());
         let workers = context.manager.parts().workers.clone();
+        let answers = exit.clone();
         let listener = std::thread::Builder::new().name("takeover-back".to_owned());
         listener.spawn(move || {
             while let Ok(Some(parcel)) = back.receive() {
                 let Ok(request) = cancel_of(&parcel) else {
                     break;
                 };
-                let context = context.clone();
+                let (context, answers) = (context.clone(), answers.clone());
                 workers.spawn_on(0, async move {
                     let port = context.config.load().settings.listen_port;
                     let conn = Conn::new(0, Peer::Unix(None), port);
                     cancel::request(&context, &conn, request.pid, &request.key).await;
+                    send(&answers, Moved::Canceled(request.number));
                 });
             }
             let _ = tell_gone.send(());
@@ -238,7 +312,9 @@ impl Handover {
             parcels: parcels.clone(),
             sent,
             gone,
-            told: HashSet::new(),
+            told: HashMap::new(),
+            gone_over,
+            known: HashSet::new(),
             listening: Arc::default(),
             reported: HashMap::new(),
         })
@@ -251,33 +327,45 @@ impl Handover {
         context: &Arc<Context>,
     ) -> Result<(), Error> {
         context.set_exit(Some(self.exit.clone()));
+        self.introduce_pools(context);
         self.leave_listeners(context);
-        let began = Instant::now();
+        let (began, mut reminded) = (Instant::now(), Instant::now());
+        let limit = context.config.load().settings.drain_timeout;
         let mut drain: Option<Drain> = None;
-        let mut tick = interval(PERIOD);
         loop {
+            let pause = if began.elapsed() < HURRY {
+                PERIOD
+            } else {
+                AGAIN / 4
+            };
             tokio::select! {
                 result = &mut self.sent => return result.unwrap_or(Err(Error::Gone)),
                 _ = &mut self.gone => return Err(Error::Gone),
-                _ = tick.tick() => {}
+                () = tokio::time::sleep(pause) => {}
             }
+            self.introduce_pools(context);
             let clients = context.clients();
             let listening = self.listening.lock().clone();
-            let stays = |client: &ClientEntry| {
-                !may_move(client)
-                    || listening.contains(&(client.database.clone(), client.pool_user.clone()))
+            let of_listeners = |client: &ClientEntry| {
+                listening.contains(&(client.database.clone(), client.pool_user.clone()))
             };
+            let stays = |client: &ClientEntry| !may_move(client, context) || of_listeners(client);
             self.tell(clients.iter().filter(|client| !stays(client)));
             self.fetch_servers(context, &clients, stays);
-            if clients.is_empty() && nobody_logs_in(context) {
+            // Whoever has not got through a login by then has no part in it.
+            let may_come = !acceptors.has_left() || !nobody_logs_in(context);
+            if clients.is_empty() && (!may_come || began.elapsed() > limit) {
                 break;
             }
             if let Some(drain) = &mut drain {
                 // However long others take: their queries end here.
                 drain.go_on(acceptors, context);
             } else if began.elapsed() >= LOGINS {
-                let of_those = |client: &ClientEntry| !may_move(client);
-                drain = Some(Drain::begin(None, of_those, (acceptors, context)));
+                drain = Some(Drain::begin(None, may_not_move, context));
+            }
+            if reminded.elapsed() >= REMINDER {
+                reminded = Instant::now();
+                tracing::info!("{} clients are not over yet", clients.len());
             }
         }
         self.finish(context).await
@@ -296,7 +384,7 @@ impl Handover {
         let sent = self.sent.await.unwrap_or(Err(Error::Gone));
         // It has read everything when it hangs up.
         let _ = self.parcels.socket().shutdown(std::net::Shutdown::Write);
-        let _ = tokio::time::timeout(WORD, self.gone).await;
+        let _ = timeout(WORD, self.gone).await;
         sent
     }
 
@@ -320,10 +408,34 @@ impl Handover {
         }
     }
 
+    /// Has clients go: those who would at once no more than so many ahead of what was sent.
     fn tell<'a>(&mut self, clients: impl Iterator<Item = &'a Arc<ClientEntry>>) {
+        let now = Instant::now();
+        let mut under_way = self
+            .told
+            .len()
+            .saturating_sub(self.gone_over.load(Ordering::Relaxed));
         for client in clients {
-            if self.told.insert(client.id) {
-                client.order(Order::GoOver);
+            let is_silent = matches!(client.phase(), Phase::Idle | Phase::Waiting);
+            match self.told.get(&client.id) {
+                Some(told) if now - *told < AGAIN => continue,
+                None if is_silent && under_way >= AHEAD => continue,
+                None => under_way += 1,
+                Some(_) => {}
+            }
+            self.told.insert(client.id, now);
+            client.order(Order::GoOver);
+        }
+    }
+
+    /// Says what there is to be known of pools that the successor has not heard of, or not the latest.
+    fn introduce_pools(&mut self, context: &Context) {
+        for pool in context.manager.pools() {
+            if self
+                .known
+                .insert((pool.database.clone(), pool.user.clone()))
+            {
+                send(&self.exit, Moved::Pool(pool.carry()));
             }
         }
     }
@@ -382,8 +494,16 @@ fn nobody_logs_in(context: &Context) -> bool {
 }
 
 /// May it go over? Else it is sent away in the end.
-fn may_move(client: &ClientEntry) -> bool {
-    client.tls.is_empty() && client.replication == Replication::None
+fn may_move(client: &ClientEntry, context: &Context) -> bool {
+    let is_apart = |id| {
+        let server = context.manager.parts().registry.server(id);
+        server.is_some_and(|server| !server.tls.is_empty())
+    };
+    client.tls.is_empty() && client.replication == Replication::None && !is_apart(client.server())
+}
+
+fn may_not_move(client: &ClientEntry, context: &Context) -> bool {
+    !may_move(client, context)
 }
 
 /// Sends a server that is free, once nothing of ours is prepared on it.
@@ -391,12 +511,13 @@ fn give_server(pool: &Arc<Pool>, mut pooled: crate::pool::Pooled, exit: Sender<D
     let pool = pool.clone();
     let home = pooled.server.home;
     pool.clone().workers().spawn_on(home, async move {
-        if pooled.server.close_statements().await.is_err() || !pooled.server.may_be_carried() {
+        let closing = timeout(CLEANING, pooled.server.close_statements());
+        if !matches!(closing.await, Ok(Ok(()))) || !pooled.server.may_be_carried() {
             pooled.close("not handed over");
             return;
         }
         let (server, slot) = pooled.into_parts();
-        if let Ok((server, socket)) = server.carry(&pool.settings().target, 0) {
+        if let Ok((server, socket)) = server.carry((pool.fingerprint(), pool.generation()), 0) {
             // An error: the successor is gone, and so is the server.
             let _ = exit.send(Departure {
                 what: Moved::Server(server),
@@ -408,7 +529,11 @@ fn give_server(pool: &Arc<Pool>, mut pooled: crate::pool::Pooled, exit: Sender<D
 }
 
 /// Sends what leaves, up to the last word.
-fn send_all(parcels: &Parcels, departures: &Receiver<Departure>) -> Result<(), Error> {
+fn send_all(
+    parcels: &Parcels,
+    departures: &Receiver<Departure>,
+    gone_over: &AtomicUsize,
+) -> Result<(), Error> {
     while let Ok(departure) = departures.recv() {
         let Departure {
             what,
@@ -417,7 +542,18 @@ fn send_all(parcels: &Parcels, departures: &Receiver<Departure>) -> Result<(), E
         } = departure;
         let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
         let sent: io::Result<()> = match &what {
-            Moved::Client(client) => say(parcels, Kind::Client, &**client, &sockets),
+            Moved::Client(client) => {
+                gone_over.fetch_add(1, Ordering::Relaxed);
+                say(parcels, Kind::Client, &**client, &sockets)
+            }
+            Moved::Pool(pool) => say(parcels, Kind::Pool, pool, &[]),
+            Moved::Canceled(number) => {
+                let answer = Cancel {
+                    number: *number,
+                    ..Cancel::default()
+                };
+                say(parcels, Kind::Canceled, &answer, &[])
+            }
             Moved::Server(server) => say(parcels, Kind::Server, server, &sockets),
             Moved::Listener(listener) => say(parcels, Kind::Listeners, listener, &[]),
             Moved::Elsewhere(elsewhere) => say(parcels, Kind::Elsewhere, elsewhere, &[]),
@@ -426,7 +562,13 @@ fn send_all(parcels: &Parcels, departures: &Receiver<Departure>) -> Result<(), E
                 return Ok(());
             }
         };
-        sent?;
+        match sent {
+            // Too long, whatever it is; nothing of it was sent.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                tracing::error!("a client can't be handed over: {error}");
+            }
+            sent => sent?,
+        }
         drop(counts);
     }
     Err(Error::Gone)

@@ -11,11 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::geteuid;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::{Cancel, Error, Hello, Kind, Listening, Purpose, State, Word, expect, hear, read, say};
-use crate::client::Context;
-use crate::client::carried;
+use crate::client::{Asked, Context, carried};
 use crate::daemon::listen::{self, ListenOptions, Listeners, UnixSocket};
 use crate::net::{Parcel, Parcels};
 use crate::pool::listener::{CarriedListener, Hold};
@@ -35,7 +38,8 @@ const ARRIVING: Duration = Duration::from_secs(2);
 pub struct Predecessor {
     parcels: Parcels,
     pid: u32,
-    state: State,
+    epoch: Epoch,
+    prefix: String,
     listening: Vec<(Listening, OwnedFd)>,
     pools: Vec<CarriedPool>,
 }
@@ -51,6 +55,11 @@ pub fn knock(dir: &Path, port: u16) -> Result<Option<Predecessor>, Error> {
             };
         }
     };
+    // Whoever can make a socket there would get the passwords of pools, and could make clients up.
+    let peer = getsockopt(&socket, PeerCredentials).map_err(io::Error::from)?;
+    if peer.uid() != geteuid().as_raw() {
+        return Err(Error::Stranger { uid: peer.uid() });
+    }
     let mut packet = Vec::new();
     startup::successor(&mut packet);
     socket.write_all(&packet)?;
@@ -60,11 +69,18 @@ pub fn knock(dir: &Path, port: u16) -> Result<Option<Predecessor>, Error> {
 fn introduce(socket: UnixStream) -> Result<Predecessor, Error> {
     let parcels = Parcels::over(socket)?;
     parcels.socket().set_read_timeout(Some(WORD))?;
-    // It hangs up, or speaks another protocol.
-    let hello: Hello = expect(&parcels, Kind::Hello).map_err(|_| Error::NotOurs)?;
+    let hello: Hello = match expect(&parcels, Kind::Hello) {
+        Ok(hello) => hello,
+        Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+            return Err(Error::Silent);
+        }
+        // It hangs up, or speaks another protocol.
+        Err(_) => return Err(Error::NotOurs),
+    };
     say(&parcels, Kind::Hello, &Hello::new(), &[])?;
     hello.check()?;
-    let state = expect(&parcels, Kind::State)?;
+    let state: State = expect(&parcels, Kind::State)?;
+    let epoch = Epoch::taken_over(state.now);
     let (mut listening, mut pools) = (Vec::new(), Vec::new());
     loop {
         let mut parcel = hear(&parcels)?;
@@ -82,7 +98,8 @@ fn introduce(socket: UnixStream) -> Result<Predecessor, Error> {
     Ok(Predecessor {
         parcels,
         pid: hello.pid,
-        state,
+        epoch,
+        prefix: state.prefix,
         listening,
         pools,
     })
@@ -91,12 +108,12 @@ fn introduce(socket: UnixStream) -> Result<Predecessor, Error> {
 impl Predecessor {
     /// Its epoch, so that times can go along.
     pub fn epoch(&self) -> Epoch {
-        Epoch::taken_over(self.state.now)
+        self.epoch
     }
 
     /// What the names of its statements begin with.
     pub fn prefix(&self) -> &str {
-        &self.state.prefix
+        &self.prefix
     }
 
     fn take(&mut self, purpose: Purpose) -> Vec<(Listening, OwnedFd)> {
@@ -140,20 +157,9 @@ impl Predecessor {
     /// clients and servers come.
     pub fn go(mut self, context: &Arc<Context>) -> Result<Arrivals, Error> {
         let manager = &context.manager;
-        if self.state.is_paused {
-            manager.pause(None);
-        }
-        for database in &self.state.paused {
-            manager.pause(Some(database));
-        }
-        for database in &self.state.disabled {
-            manager.set_disabled(database, true);
-        }
         let mut pools = HashMap::new();
         for carried in std::mem::take(&mut self.pools) {
-            if let Some(pool) = manager.take_over(&carried)
-                && pool.user == carried.user
-            {
+            if let Some(pool) = manager.take_over(&carried) {
                 pools.insert((carried.database, carried.user), pool);
             }
         }
@@ -162,7 +168,17 @@ impl Predecessor {
             pid: std::process::id(),
         };
         say(&self.parcels, Kind::Go, &word, &[])?;
-        expect::<Word>(&self.parcels, Kind::Yielded)?;
+        // As it is now, not when we began to start.
+        let state: State = expect(&self.parcels, Kind::Yielded)?;
+        if state.is_paused {
+            manager.pause(None);
+        }
+        for database in &state.paused {
+            manager.pause(Some(database));
+        }
+        for database in &state.disabled {
+            manager.set_disabled(database, true);
+        }
         self.parcels.socket().set_read_timeout(None)?;
         Ok(Arrivals {
             parcels: self.parcels,
@@ -171,6 +187,8 @@ impl Predecessor {
             context: context.clone(),
             came: [0, 0],
             holds: Arc::default(),
+            asked: Arc::default(),
+            arrived: None,
             lost: Arc::default(),
         })
     }
@@ -186,20 +204,29 @@ pub struct Arrivals {
     came: [usize; 2],
     /// What is listened to for those who are still to come.
     holds: Arc<Mutex<Vec<Hold>>>,
+    /// Cancel requests that are not answered.
+    asked: Arc<Mutex<HashMap<u64, oneshot::Sender<()>>>>,
+    arrived: Option<oneshot::Sender<()>>,
     /// Clients that could not be served here.
     lost: Arc<AtomicUsize>,
 }
 
 impl Arrivals {
-    /// Takes in whoever comes, in a thread of its own.
-    pub fn begin(mut self) -> io::Result<()> {
-        let (before, requests) = mpsc::channel::<(i32, Vec<u8>)>();
+    /// Takes in whoever comes, in a thread of its own. What comes back is told when all have come.
+    pub fn begin(mut self) -> io::Result<oneshot::Receiver<()>> {
+        let (arrived, all) = oneshot::channel();
+        self.arrived = Some(arrived);
+        let (before, requests) = mpsc::channel::<Asked>();
+        let asked = self.asked.clone();
         let back = self.parcels.try_clone()?;
         self.context.set_before(Some(before));
         let asking = std::thread::Builder::new().name("takeover-back".to_owned());
         asking.spawn(move || {
-            for (pid, key) in requests {
-                if say(&back, Kind::Cancel, &Cancel { pid, key }, &[]).is_err() {
+            for (request, number) in requests.into_iter().zip(0..) {
+                let Asked { pid, key, done } = request;
+                asked.lock().insert(number, done);
+                let cancel = Cancel { pid, key, number };
+                if say(&back, Kind::Cancel, &cancel, &[]).is_err() {
                     return;
                 }
             }
@@ -212,7 +239,7 @@ impl Arrivals {
             let ended = self.take_all();
             self.end(&ended);
         })?;
-        Ok(())
+        Ok(all)
     }
 
     fn take_all(&mut self) -> Result<(), Error> {
@@ -225,6 +252,14 @@ impl Arrivals {
                     let it: Elsewhere = read(&parcel)?;
                     if let Some(pool) = self.pools.get(&(it.database, it.user)) {
                         pool.set_elsewhere(usize::try_from(it.servers).unwrap_or(usize::MAX));
+                    }
+                }
+                kind if kind == Kind::Pool as u8 => self.take_pool(&read(&parcel)?),
+                kind if kind == Kind::Canceled as u8 => {
+                    let answer: Cancel = read(&parcel)?;
+                    if let Some(done) = self.asked.lock().remove(&answer.number) {
+                        // Whoever asked may be gone.
+                        let _ = done.send(());
                     }
                 }
                 kind if kind == Kind::Listeners as u8 => self.take_listeners(read(&parcel)?),
@@ -255,6 +290,13 @@ impl Arrivals {
             }
         });
         Ok(())
+    }
+
+    fn take_pool(&mut self, carried: &CarriedPool) {
+        if let Some(pool) = self.context.manager.take_over(carried) {
+            let name = (carried.database.clone(), carried.user.clone());
+            self.pools.insert(name, pool);
+        }
     }
 
     fn take_listeners(&self, carried: CarriedListener) {
@@ -297,8 +339,13 @@ impl Arrivals {
         Ok(())
     }
 
-    fn end(&self, ended: &Result<(), Error>) {
+    fn end(&mut self, ended: &Result<(), Error>) {
         self.context.set_before(None);
+        self.asked.lock().clear();
+        if let Some(arrived) = self.arrived.take() {
+            // Nobody waits only when the process ends.
+            let _ = arrived.send(());
+        }
         for pool in self.pools.values() {
             pool.set_elsewhere(0);
         }
