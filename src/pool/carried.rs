@@ -7,6 +7,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::functions::CarriedFunctions;
 use super::manager::Learned;
@@ -141,7 +142,21 @@ impl Pool {
 
     /// From now on no servers are opened that nobody waits for: a successor will. Or else as ever.
     pub fn set_leaving(&self, leaves: bool) {
-        self.leaves.store(leaves, Ordering::Relaxed);
+        let since = match self.leaves.load(Ordering::Relaxed) {
+            _ if !leaves => 0,
+            0 => self.parts.registry.now().max(1),
+            since => since,
+        };
+        self.leaves.store(since, Ordering::Relaxed);
+    }
+
+    /// Is it so, for no longer than this?
+    pub(super) fn is_leaving(&self, limit: Duration) -> bool {
+        let since = self.leaves.load(Ordering::Relaxed);
+        since != 0 && {
+            let passed = self.parts.registry.now().saturating_sub(since);
+            Duration::from_micros(passed) < limit
+        }
     }
 
     /// Takes all idle servers out, for a successor, unless somebody waits for them.

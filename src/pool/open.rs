@@ -19,7 +19,7 @@ use crate::stats::clock::micros;
 const ROOM: Duration = Duration::from_millis(50);
 
 /// How long it takes at most until those who wait have gone over to another process.
-const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(300);
 
 /// A server that belongs to a pool. Dropping it closes it and makes room for another.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl Pool {
         let settings = self.settings();
         let (demand, now) = (self.demand(), Instant::now());
         // Who waits in a pool that leaves goes over and waits there, but for those who are logging in.
-        if self.leaves.load(Ordering::Relaxed) && demand.longest_wait < PATIENCE {
+        if self.is_leaving(PATIENCE) {
             return;
         }
         let wanted = {
@@ -144,7 +144,7 @@ impl Pool {
 
     /// Opens a connection if there are fewer than `min_pool_size`.
     pub(super) fn feed_minimum(self: &Arc<Self>) {
-        if !self.is_open() || self.leaves.load(Ordering::Relaxed) {
+        if !self.is_open() || self.is_leaving(Duration::MAX) {
             return;
         }
         let settings = self.settings();

@@ -67,8 +67,8 @@ pub struct Pool {
     unused_since: Apart<AtomicU64>,
     paused: AtomicBool,
     pub(super) removed: AtomicBool,
-    /// Its servers go to a successor of this process.
-    pub(super) leaves: AtomicBool,
+    /// Since when its servers go to a successor of this process, in microseconds after the epoch; 0: they don't.
+    pub(super) leaves: AtomicU64,
     /// The generation of servers that come from the process whose place this one takes.
     pub(super) expected: AtomicU64,
     pub(super) pinned: Arc<AtomicUsize>,
@@ -117,7 +117,7 @@ impl Pool {
             unused_since: Apart::default(),
             paused: AtomicBool::new(false),
             removed: AtomicBool::new(false),
-            leaves: AtomicBool::new(false),
+            leaves: AtomicU64::new(0),
             expected: AtomicU64::new(1),
             pinned: Arc::default(),
             credentials: Apart::new(Mutex::new(Known {
