@@ -30,6 +30,12 @@ impl Relay {
         let was_refused = self.is_refused;
         let longest = self.settings.max_packet_size;
         while at < input.len() && self.is_refused == was_refused {
+            let usual = self.pass_usual(linked, input.get(at..).unwrap_or_default());
+            if usual > 0 {
+                out.pass(at..at + usual);
+                at += usual;
+                continue;
+            }
             if self.outbound.is_under_way() {
                 at += pass_body(&mut self.outbound, input, at, out);
                 self.answer(linked, out);
@@ -52,6 +58,45 @@ impl Relay {
             self.answer(linked, out);
         }
         Ok(at)
+    }
+
+    /// How many of the next bytes are whole messages that go to the client as they are, with nothing else to be thought of?
+    /// They have been noted.
+    #[inline]
+    fn pass_usual(&mut self, linked: &mut Linked<'_>, input: &[u8]) -> usize {
+        let server = &mut *linked.server;
+        if self.outbound.is_under_way()
+            || !server.pipeline.is_usual()
+            || server.batch.is_looked_at()
+            || self.settings.mode == PoolMode::Statement
+        {
+            return 0;
+        }
+        let longest = self.settings.max_packet_size;
+        let mut at = 0;
+        while let Some((header, rest)) = input.get(at..).and_then(<[u8]>::split_first_chunk) {
+            let [tag, a, b, c, d] = *header;
+            let claimed = u32::from_be_bytes([a, b, c, d]) as usize;
+            // (What claims to be shorter than its length field is longer than anything.)
+            let Some(body) = rest.get(..claimed.wrapping_sub(4)) else {
+                break;
+            };
+            if claimed >= longest {
+                break;
+            }
+            match tag {
+                // It may take names away.
+                tag::COMMAND_COMPLETE if body.first() == Some(&b'D') => break,
+                tag::READY_FOR_QUERY => match backend::read_ready_for_query(body) {
+                    Ok(status) if server.pipeline.passes(tag) => server.status = status,
+                    _ => break,
+                },
+                _ if server.pipeline.passes(tag) => {}
+                _ => break,
+            }
+            at += claimed + 1;
+        }
+        at
     }
 
     /// Puts in what it is our turn to say: not in the middle of a message that is only half through.

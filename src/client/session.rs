@@ -324,22 +324,14 @@ impl Session {
         bytes: &[u8],
         (forward, back): (&mut Vec<u8>, &mut Vec<u8>),
     ) -> Step {
-        let mut answers = Vec::new();
-        let alone = self.relay.without_server(bytes, &mut answers);
-        if self.connection.send(cx, &answers).is_err() {
-            return Step::End(Ending::Vanished);
-        }
-        let used = match alone {
-            Ok(Alone::Server(used)) => used,
-            Ok(Alone::Nothing(used)) => {
-                self.connection.keep(bytes.get(used..).unwrap_or_default());
-                self.await_message();
-                return Step::Again;
+        let bytes = if self.relay.needs_server(bytes) {
+            bytes
+        } else {
+            match self.deal_alone(cx, bytes) {
+                Ok(used) => bytes.get(used..).unwrap_or_default(),
+                Err(step) => return step,
             }
-            Ok(Alone::Terminated) => return Step::End(Ending::Terminated),
-            Err(error) => return Step::End(error.into()),
         };
-        let bytes = bytes.get(used..).unwrap_or_default();
         let now = self.context.turn();
         self.refresh_settings();
         let Some(pooled) = self.pool.try_lease(self.home.shard()) else {
@@ -347,6 +339,26 @@ impl Session {
             return self.enqueue(now);
         };
         self.start(cx, (pooled, now), bytes, (forward, back))
+    }
+
+    /// Answers what needs no server; what is behind so many bytes needs one.
+    #[inline(never)]
+    fn deal_alone(&mut self, cx: &mut TaskContext<'_>, bytes: &[u8]) -> Result<usize, Step> {
+        let mut answers = Vec::new();
+        let alone = self.relay.without_server(bytes, &mut answers);
+        if self.connection.send(cx, &answers).is_err() {
+            return Err(Step::End(Ending::Vanished));
+        }
+        match alone {
+            Ok(Alone::Server(used)) => Ok(used),
+            Ok(Alone::Nothing(used)) => {
+                self.connection.keep(bytes.get(used..).unwrap_or_default());
+                self.await_message();
+                Err(Step::Again)
+            }
+            Ok(Alone::Terminated) => Err(Step::End(Ending::Terminated)),
+            Err(error) => Err(Step::End(error.into())),
+        }
     }
 
     /// Takes a server, and sends it the bytes if it is ready for them.

@@ -71,6 +71,11 @@ impl Relay {
                 break;
             };
             let held = frame.bytes.len();
+            if self.is_only_noted(linked, &frame) {
+                out.pass(at..at + held);
+                at += held;
+                continue;
+            }
             match self.message(linked, &frame, out)? {
                 Step::Pass => {
                     out.pass(at..at + held);
@@ -88,6 +93,27 @@ impl Relay {
         }
         linked.server.batch.add(input.get(..at).unwrap_or_default());
         Ok(at)
+    }
+
+    /// Most of what is in a batch goes on as it is. True: it has been noted.
+    #[inline]
+    fn is_only_noted(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>) -> bool {
+        let pipeline = &mut linked.server.pipeline;
+        if self.fenced || self.skips_alone || pipeline.is_skipping() || !frame.is_complete() {
+            return false;
+        }
+        match frame.tag {
+            tag::EXECUTE if self.portals.is_empty() => {
+                pipeline.push(Expect::Forward(Request::Execute), None);
+            }
+            // Of the unnamed portal.
+            tag::DESCRIBE if frame.body() == b"P\0" => {
+                pipeline.push(Expect::Forward(Request::DescribePortal), None);
+            }
+            tag::SYNC => pipeline.push_sync(Expect::Forward(Request::Sync)),
+            _ => return false,
+        }
+        true
     }
 
     fn message(

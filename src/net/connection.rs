@@ -114,7 +114,14 @@ impl Connection {
     /// Sends `data` after what is waiting to be sent; keeps what the socket does not take. The
     /// waker is registered if anything is kept.
     #[inline]
-    pub fn send(&mut self, cx: &mut Context<'_>, mut data: &[u8]) -> io::Result<()> {
+    pub fn send(&mut self, cx: &mut Context<'_>, data: &[u8]) -> io::Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.send_some(cx, data)
+    }
+
+    fn send_some(&mut self, cx: &mut Context<'_>, mut data: &[u8]) -> io::Result<()> {
         // (A stream that has something of its own left to send takes nothing, and registers the waker.)
         if self.backlog.is_none() {
             while !data.is_empty() {
