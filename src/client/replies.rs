@@ -26,16 +26,27 @@ impl Relay {
         input: &[u8],
         out: &mut Outgoing<'_>,
     ) -> Result<usize, Desync> {
-        let mut at = 0;
+        let usual = self.pass_usual(linked, input);
+        if usual > 0 {
+            out.pass(0..usual);
+            if usual == input.len() {
+                return Ok(usual);
+            }
+        }
+        self.look_through(linked, (input, usual), out)
+    }
+
+    /// The same from the message on that is to be looked at.
+    #[inline(never)]
+    fn look_through(
+        &mut self,
+        linked: &mut Linked<'_>,
+        (input, mut at): (&[u8], usize),
+        out: &mut Outgoing<'_>,
+    ) -> Result<usize, Desync> {
         let was_refused = self.is_refused;
         let longest = self.settings.max_packet_size;
         while at < input.len() && self.is_refused == was_refused {
-            let usual = self.pass_usual(linked, input.get(at..).unwrap_or_default());
-            if usual > 0 {
-                out.pass(at..at + usual);
-                at += usual;
-                continue;
-            }
             if self.outbound.is_under_way() {
                 at += pass_body(&mut self.outbound, input, at, out);
                 self.answer(linked, out);
@@ -56,16 +67,19 @@ impl Relay {
             self.outbound = Passing::rest(&frame, forward);
             at += held;
             self.answer(linked, out);
+            let usual = self.pass_usual(linked, input.get(at..).unwrap_or_default());
+            out.pass(at..at + usual);
+            at += usual;
         }
         Ok(at)
     }
 
     /// How many of the next bytes are whole messages that go to the client as they are, with nothing else to be thought of?
     /// They have been noted.
-    #[inline]
     fn pass_usual(&mut self, linked: &mut Linked<'_>, input: &[u8]) -> usize {
         let server = &mut *linked.server;
         if self.outbound.is_under_way()
+            || self.is_refused
             || !server.pipeline.is_usual()
             || server.batch.is_looked_at()
             || self.settings.mode == PoolMode::Statement
@@ -84,16 +98,19 @@ impl Relay {
             if claimed >= longest {
                 break;
             }
-            match tag {
+            let status = match tag {
                 // It may take names away.
                 tag::COMMAND_COMPLETE if body.first() == Some(&b'D') => break,
                 tag::READY_FOR_QUERY => match backend::read_ready_for_query(body) {
-                    Ok(status) if server.pipeline.passes(tag) => server.status = status,
-                    _ => break,
+                    Ok(status) => status,
+                    Err(_) => break,
                 },
-                _ if server.pipeline.passes(tag) => {}
-                _ => break,
+                _ => server.status,
+            };
+            if !server.pipeline.passes(tag) {
+                break;
             }
+            server.status = status;
             at += claimed + 1;
         }
         at

@@ -188,19 +188,11 @@ impl Session {
                     return Poll::Pending;
                 }
             }
-            let step = match &mut self.state {
+            let step = if matches!(self.state, State::Preparing(_) | State::Looking(_)) {
                 // Not with the buffers of the thread in hand: it uses them itself.
-                State::Preparing(future) => match future.as_mut().poll(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(result) => self.prepared(result),
-                },
-                State::Looking(future) => match future.as_mut().poll(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(looked) => self.looked(looked),
-                },
-                State::Idle | State::Waiting | State::Linked(_) => {
-                    scratch::with(|scratch| self.poll_steps(cx, scratch))
-                }
+                ready!(self.poll_future(cx))
+            } else {
+                scratch::with(|scratch| self.poll_steps(cx, scratch))
             };
             match step {
                 Step::Again => {}
@@ -209,6 +201,21 @@ impl Session {
                 Step::End(ending) => return Poll::Ready(Way::Ends(ending)),
             }
         }
+    }
+
+    #[inline(never)]
+    fn poll_future(&mut self, cx: &mut TaskContext<'_>) -> Poll<Step> {
+        Poll::Ready(match &mut self.state {
+            State::Preparing(future) => {
+                let result = ready!(future.as_mut().poll(cx));
+                self.prepared(result)
+            }
+            State::Looking(future) => {
+                let looked = ready!(future.as_mut().poll(cx));
+                self.looked(looked)
+            }
+            State::Idle | State::Waiting | State::Linked(_) => Step::Again,
+        })
     }
 
     /// Goes on until nothing more can be done at once, or something else is to be done first.
@@ -273,7 +280,11 @@ impl Session {
     }
 
     /// Reads what the client sends, and uses it unless something else comes first.
-    #[inline]
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "what deals with the bytes is called directly then"
+    )]
     pub(super) fn read_client(
         &mut self,
         cx: &mut TaskContext<'_>,
@@ -424,9 +435,6 @@ impl Session {
             }
             Poll::Ready(Ok(pooled)) => {
                 self.state = State::Idle;
-                let Ok(pooled) = pooled.rehomed(self.home.worker()) else {
-                    return self.enqueue(self.context.turn());
-                };
                 let now = self.context.turn();
                 if let Some(counters) = self.pool.counters(self.home.worker()) {
                     let queued = self.entry.request_time();
@@ -604,7 +612,7 @@ impl Session {
             if !self.relay.owes_rest() {
                 let _ = timeout(FAREWELL, self.connection.send_all(&out)).await;
                 let between = matches!(self.entry.phase(), Phase::Idle | Phase::LinkedIdle);
-                if between && matches!(error, Error::Drained) {
+                if between && matches!(**error, Error::Drained) {
                     let _ = timeout(FAREWELL, parting::linger(&mut self.connection)).await;
                 }
             }

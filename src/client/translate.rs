@@ -71,11 +71,6 @@ impl Relay {
                 break;
             };
             let held = frame.bytes.len();
-            if self.is_only_noted(linked, &frame) {
-                out.pass(at..at + held);
-                at += held;
-                continue;
-            }
             match self.message(linked, &frame, out)? {
                 Step::Pass => {
                     out.pass(at..at + held);
@@ -90,30 +85,52 @@ impl Relay {
                 Step::Incomplete | Step::Fenced => break,
             }
             at += held;
+            let noted = self.only_note(linked, input.get(at..).unwrap_or_default());
+            if noted > 0 {
+                out.pass(at..at + noted);
+                at += noted;
+            }
         }
         linked.server.batch.add(input.get(..at).unwrap_or_default());
         Ok(at)
     }
 
-    /// Most of what is in a batch goes on as it is. True: it has been noted.
+    /// What follows a Bind mostly goes on as it is: how many of the next bytes are such messages? They have been noted.
     #[inline]
-    fn is_only_noted(&mut self, linked: &mut Linked<'_>, frame: &Frame<'_>) -> bool {
+    fn only_note(&mut self, linked: &mut Linked<'_>, input: &[u8]) -> usize {
         let pipeline = &mut linked.server.pipeline;
-        if self.fenced || self.skips_alone || pipeline.is_skipping() || !frame.is_complete() {
-            return false;
+        if self.fenced
+            || self.skips_alone
+            || self.inbound.is_under_way()
+            || pipeline.is_skipping()
+            || !self.portals.is_empty()
+        {
+            return 0;
         }
-        match frame.tag {
-            tag::EXECUTE if self.portals.is_empty() => {
-                pipeline.push(Expect::Forward(Request::Execute), None);
+        let longest = self.settings.max_packet_size;
+        let mut at = 0;
+        while let Some((header, rest)) = input.get(at..).and_then(<[u8]>::split_first_chunk) {
+            let [tag, a, b, c, d] = *header;
+            let claimed = u32::from_be_bytes([a, b, c, d]) as usize;
+            // (What claims to be shorter than its length field is longer than anything.)
+            let Some(body) = rest.get(..claimed.wrapping_sub(4)) else {
+                break;
+            };
+            if claimed >= longest {
+                break;
             }
-            // Of the unnamed portal.
-            tag::DESCRIBE if frame.body() == b"P\0" => {
-                pipeline.push(Expect::Forward(Request::DescribePortal), None);
+            match tag {
+                tag::EXECUTE => pipeline.push(Expect::Forward(Request::Execute), None),
+                // Of the unnamed portal.
+                tag::DESCRIBE if body == b"P\0" => {
+                    pipeline.push(Expect::Forward(Request::DescribePortal), None);
+                }
+                tag::SYNC => pipeline.push_sync(Expect::Forward(Request::Sync)),
+                _ => break,
             }
-            tag::SYNC => pipeline.push_sync(Expect::Forward(Request::Sync)),
-            _ => return false,
+            at += claimed + 1;
         }
-        true
+        at
     }
 
     fn message(

@@ -180,7 +180,9 @@ impl Connection {
     /// Keeps what was not used of the bytes just read.
     #[inline]
     pub fn keep(&mut self, rest: &[u8]) {
-        put(&mut self.kept, rest);
+        if !rest.is_empty() {
+            put(&mut self.kept, rest);
+        }
     }
 
     /// Drops the first `n` kept bytes, which have been used.

@@ -435,7 +435,11 @@ impl<E> Pipeline<E> {
 
     /// The same as [`reply`](Self::reply) for nearly all messages, and much quicker: true if the message goes to the client,
     /// and that is all. Else nothing is done, and it has to be asked. Only while the pipeline [is as usual](Self::is_usual).
-    #[inline]
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "it is called for each message, and in one place"
+    )]
     pub fn passes(&mut self, tag: u8) -> bool {
         let Some(&Entry {
             expect: Expect::Forward(request),
