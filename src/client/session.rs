@@ -219,6 +219,7 @@ impl Session {
     }
 
     /// Goes on until nothing more can be done at once, or something else is to be done first.
+    #[inline(never)]
     fn poll_steps(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
         loop {
             let step = match &mut self.state {

@@ -124,8 +124,10 @@ impl Connection {
     fn send_some(&mut self, cx: &mut Context<'_>, mut data: &[u8]) -> io::Result<()> {
         // (A stream that has something of its own left to send takes nothing, and registers the waker.)
         if self.backlog.is_none() {
-            while !data.is_empty() {
+            loop {
                 match self.stream.poll_write(cx, data) {
+                    // Nearly always.
+                    Poll::Ready(Ok(n)) if n == data.len() => return Ok(()),
                     Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                     Poll::Ready(Ok(n)) => data = data.get(n..).unwrap_or_default(),
                     Poll::Ready(Err(error)) => return Err(error),

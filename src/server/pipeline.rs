@@ -46,6 +46,19 @@ impl Request {
     pub fn ends_with_ready(self) -> bool {
         matches!(self, Self::Query | Self::FunctionCall | Self::Sync)
     }
+
+    /// The tag of the reply that ends it, for those that are asked often.
+    #[inline]
+    fn usual_end(self) -> Option<u8> {
+        match self {
+            Self::Query | Self::Sync => Some(tag::READY_FOR_QUERY),
+            Self::Parse => Some(tag::PARSE_COMPLETE),
+            Self::Bind => Some(tag::BIND_COMPLETE),
+            Self::DescribePortal => Some(tag::ROW_DESCRIPTION),
+            Self::Execute => Some(tag::COMMAND_COMPLETE),
+            Self::FunctionCall | Self::DescribeStatement | Self::Close | Self::CopyEnd => None,
+        }
+    }
 }
 
 /// Whom the reply to a request is for.
@@ -448,16 +461,17 @@ impl<E> Pipeline<E> {
         else {
             return false;
         };
-        match (request, tag) {
-            (Request::Execute | Request::Query, tag::DATA_ROW | tag::COPY_DATA)
-            | (Request::Query, tag::ROW_DESCRIPTION | tag::COMMAND_COMPLETE) => return true,
-            (Request::Execute, tag::COMMAND_COMPLETE)
-            | (Request::Bind, tag::BIND_COMPLETE)
-            | (Request::DescribePortal, tag::ROW_DESCRIPTION | tag::NO_DATA)
-            | (Request::Parse, tag::PARSE_COMPLETE) => {}
-            (Request::Sync | Request::Query, tag::READY_FOR_QUERY) => self.readies -= 1,
-            _ => return false,
+        if request.usual_end() != Some(tag) {
+            return match request {
+                Request::Execute => matches!(tag, tag::DATA_ROW | tag::COPY_DATA),
+                Request::Query => matches!(
+                    tag,
+                    tag::DATA_ROW | tag::COPY_DATA | tag::ROW_DESCRIPTION | tag::COMMAND_COMPLETE
+                ),
+                _ => false,
+            };
         }
+        self.readies -= usize::from(tag == tag::READY_FOR_QUERY);
         self.entries.pop_front();
         true
     }
