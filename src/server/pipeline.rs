@@ -139,7 +139,7 @@ struct Entry {
 
 impl Entry {
     /// Does the server get it, and does it say whether a batch is open?
-    fn is_sent(&self) -> bool {
+    fn is_sent(self) -> bool {
         match self.expect {
             Expect::Forward(request) | Expect::Swallow(request) => request != Request::CopyEnd,
             Expect::Synthesize(_) => false,
