@@ -186,7 +186,7 @@ impl AwaitFirst {
     pub fn client_first(self, message: &[u8]) -> Result<(AwaitFinal, Vec<u8>), Error> {
         let message = text(message, MAX_CLIENT_MESSAGE)?;
         let (header, bare, data) = self.gs2_header(message)?;
-        let binding = STANDARD.encode([header.as_bytes(), data].concat());
+        let binding = encoded_binding(header, data);
         let mut attributes = bare.split(',');
         // The name is ignored, as PostgreSQL does: it is the one of the StartupMessage that counts.
         attribute(attributes.next(), "n=").ok_or(Error::Scram("user name"))?;
@@ -199,10 +199,11 @@ impl AwaitFirst {
             return Err(Error::Scram("extension"));
         }
 
-        let nonce = format!("{client_nonce}{}", self.nonce);
+        let nonce = [client_nonce, &self.nonce].concat();
         let salt = STANDARD.encode(&self.verifier.salt);
-        let reply = format!("r={nonce},s={salt},i={}", self.verifier.iterations);
-        let said = format!("{bare},{reply},");
+        let iterations = self.verifier.iterations.to_string();
+        let reply = ["r=", &nonce, ",s=", &salt, ",i=", &iterations].concat();
+        let said = [bare, ",", &reply, ","].concat();
         let next = AwaitFinal {
             verifier: self.verifier,
             genuine: self.genuine,
@@ -274,7 +275,7 @@ impl AwaitFinal {
             return Err(Error::WrongProof);
         }
         let signature = sign(self.verifier.server_key.expose(), &said);
-        let reply = format!("v={}", STANDARD.encode(signature.expose()));
+        let reply = ["v=", &STANDARD.encode(signature.expose())].concat();
         Ok((
             ScramKeys {
                 client_key,
@@ -330,7 +331,7 @@ impl ClientFirst {
         };
         let bare = format!("n=,r={nonce}");
         let message = format!("{header}{bare}").into_bytes();
-        let binding = STANDARD.encode([header.as_bytes(), data].concat());
+        let binding = encoded_binding(header, data);
         let next = Self {
             nonce,
             bare,
@@ -404,6 +405,14 @@ impl ClientFinal {
         } else {
             Err(Error::InvalidServerSignature)
         }
+    }
+}
+
+/// The `c=` of a client's final message: the gs2 header and the data that the proof is bound to. Mostly there are none.
+fn encoded_binding(header: &str, data: &[u8]) -> String {
+    match (header, data) {
+        ("n,,", []) => "biws".to_owned(),
+        _ => STANDARD.encode([header.as_bytes(), data].concat()),
     }
 }
 

@@ -19,6 +19,20 @@ pub enum Alone {
 }
 
 impl Relay {
+    /// Do these bytes begin with a whole message that needs a server? False if that is not seen at once.
+    #[inline]
+    pub fn needs_server(&self, bytes: &[u8]) -> bool {
+        if self.inbound.is_under_way() || self.skips_alone || self.settings.refuses_queries {
+            return false;
+        }
+        let is_sent_on = matches!(
+            bytes.first(),
+            Some(&(tag::QUERY | tag::PARSE | tag::BIND | tag::DESCRIBE))
+        );
+        is_sent_on
+            && matches!(cut(bytes, self.settings.max_packet_size), Ok(Some(frame)) if frame.is_complete())
+    }
+
     /// Deals with messages that need no server; what the client gets is put into `out`.
     pub fn without_server(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Alone, Error> {
         let mut used = 0;

@@ -322,8 +322,8 @@ pub enum Ending {
     Vanished,
     /// Its server ended, and the client has the server's own last word.
     ServerEnded,
-    /// The client is sent away with this error.
-    Error(Error),
+    /// The client is sent away with this error. (Boxed: what may be the end is handed on at every step.)
+    Error(Box<Error>),
 }
 
 impl Ending {
@@ -340,6 +340,6 @@ impl Ending {
 
 impl<E: Into<Error>> From<E> for Ending {
     fn from(error: E) -> Self {
-        Self::Error(error.into())
+        Self::Error(Box::new(error.into()))
     }
 }

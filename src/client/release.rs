@@ -13,7 +13,6 @@
 use std::sync::Arc;
 
 use super::channels::{self, Settled};
-use super::error::Ending;
 use super::session::{Session, State, Step};
 use super::{Error, journal, prepare};
 use crate::config::{PinPolicy, PoolMode};
@@ -23,6 +22,7 @@ use crate::server;
 use crate::server::look::Seen;
 use crate::sql::touches::Touches;
 use crate::stats::Phase;
+use crate::stats::histogram::Bucket;
 use crate::stats::registry::PinInfo;
 
 /// A server that was looked at, and what was found.
@@ -45,10 +45,13 @@ impl Session {
         let mode = self.relay.settings.mode;
         let now = self.context.turn();
         if let Some(counters) = self.pool.counters(self.home.worker()) {
+            let mut took = None;
             if self.query_began > 0 {
                 let elapsed = now.saturating_sub(self.query_began);
+                let bucket = Bucket::of(elapsed);
                 counters.query_time.add(elapsed);
-                counters.times().query.add(elapsed);
+                counters.times().query.count(bucket);
+                took = Some((self.query_began, bucket));
                 let waited = u64::from(std::mem::take(&mut self.waited)) * 1000;
                 if elapsed.saturating_add(waited) >= self.relay.settings.slow_after {
                     journal::slow_query(&self.context, &self.entry, (waited, elapsed));
@@ -56,8 +59,11 @@ impl Session {
             }
             if status == TxStatus::Idle && self.transaction_began > 0 {
                 let elapsed = now.saturating_sub(self.transaction_began);
+                // Mostly it was that query.
+                let same = took.filter(|(began, _)| *began == self.transaction_began);
+                let bucket = same.map_or_else(|| Bucket::of(elapsed), |(_, bucket)| bucket);
                 counters.transaction_time.add(elapsed);
-                counters.times().transaction.add(elapsed);
+                counters.times().transaction.count(bucket);
             }
         }
         self.query_began = 0;
@@ -197,7 +203,7 @@ impl Session {
         };
         let settings = &self.relay.settings;
         if settings.pin_policy == PinPolicy::Refuse {
-            return Step::End(Ending::Error(Error::PinRefused(holds)));
+            return Step::End(Error::PinRefused(holds).into());
         }
         pooled.server.entry.link(self.entry.id, now);
         self.entry.enter(Phase::LinkedIdle, now);
@@ -228,7 +234,7 @@ impl Session {
                 self.let_go(now);
                 return Step::Again;
             }
-            return Step::End(Ending::Error(Error::TooManyPinned(holds)));
+            return Step::End(Error::TooManyPinned(holds).into());
         }
         if let Some(counters) = self.pool.counters(self.home.worker()) {
             counters.pins.add(1);
@@ -264,6 +270,8 @@ impl Session {
     }
 
     /// `server_reset_query_always`: the server is given back by a task of its own.
+    #[cold]
+    #[inline(never)]
     fn release_after_reset(&mut self, now: u64) {
         let State::Linked(mut pooled) = std::mem::replace(&mut self.state, State::Idle) else {
             return;

@@ -27,7 +27,24 @@ impl Relay {
         input: &[u8],
         out: &mut Outgoing<'_>,
     ) -> Result<usize, Desync> {
-        let mut at = 0;
+        let usual = self.pass_usual(linked, input);
+        if usual > 0 {
+            out.pass(0..usual);
+            if usual == input.len() {
+                return Ok(usual);
+            }
+        }
+        self.look_through(linked, (input, usual), out)
+    }
+
+    /// The same from the message on that is to be looked at.
+    #[inline(never)]
+    fn look_through(
+        &mut self,
+        linked: &mut Linked<'_>,
+        (input, mut at): (&[u8], usize),
+        out: &mut Outgoing<'_>,
+    ) -> Result<usize, Desync> {
         let was_refused = self.is_refused;
         let longest = self.settings.max_packet_size;
         while at < input.len() && self.is_refused == was_refused {
@@ -51,8 +68,53 @@ impl Relay {
             self.outbound = Passing::rest(&frame, forward);
             at += held;
             self.answer(linked, out);
+            let usual = self.pass_usual(linked, input.get(at..).unwrap_or_default());
+            out.pass(at..at + usual);
+            at += usual;
         }
         Ok(at)
+    }
+
+    /// How many of the next bytes are whole messages that go to the client as they are, with nothing else to be thought of?
+    /// They have been noted.
+    fn pass_usual(&mut self, linked: &mut Linked<'_>, input: &[u8]) -> usize {
+        let server = &mut *linked.server;
+        if self.outbound.is_under_way()
+            || self.is_refused
+            || !server.pipeline.is_usual()
+            || server.batch.is_looked_at()
+            || self.settings.mode == PoolMode::Statement
+        {
+            return 0;
+        }
+        let longest = self.settings.max_packet_size;
+        let mut at = 0;
+        while let Some((header, rest)) = input.get(at..).and_then(<[u8]>::split_first_chunk) {
+            let [tag, a, b, c, d] = *header;
+            let claimed = u32::from_be_bytes([a, b, c, d]) as usize;
+            // (What claims to be shorter than its length field is longer than anything.)
+            let Some(body) = rest.get(..claimed.wrapping_sub(4)) else {
+                break;
+            };
+            if claimed >= longest {
+                break;
+            }
+            let status = match tag {
+                // It may take names away.
+                tag::COMMAND_COMPLETE if body.first() == Some(&b'D') => break,
+                tag::READY_FOR_QUERY => match backend::read_ready_for_query(body) {
+                    Ok(status) => status,
+                    Err(_) => break,
+                },
+                _ => server.status,
+            };
+            if !server.pipeline.passes(tag) {
+                break;
+            }
+            server.status = status;
+            at += claimed + 1;
+        }
+        at
     }
 
     /// Puts in what it is our turn to say: not in the middle of a message that is only half through.

@@ -188,19 +188,11 @@ impl Session {
                     return Poll::Pending;
                 }
             }
-            let step = match &mut self.state {
+            let step = if matches!(self.state, State::Preparing(_) | State::Looking(_)) {
                 // Not with the buffers of the thread in hand: it uses them itself.
-                State::Preparing(future) => match future.as_mut().poll(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(result) => self.prepared(result),
-                },
-                State::Looking(future) => match future.as_mut().poll(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(looked) => self.looked(looked),
-                },
-                State::Idle | State::Waiting | State::Linked(_) => {
-                    scratch::with(|scratch| self.poll_steps(cx, scratch))
-                }
+                ready!(self.poll_future(cx))
+            } else {
+                scratch::with(|scratch| self.poll_steps(cx, scratch))
             };
             match step {
                 Step::Again => {}
@@ -211,7 +203,23 @@ impl Session {
         }
     }
 
+    #[inline(never)]
+    fn poll_future(&mut self, cx: &mut TaskContext<'_>) -> Poll<Step> {
+        Poll::Ready(match &mut self.state {
+            State::Preparing(future) => {
+                let result = ready!(future.as_mut().poll(cx));
+                self.prepared(result)
+            }
+            State::Looking(future) => {
+                let looked = ready!(future.as_mut().poll(cx));
+                self.looked(looked)
+            }
+            State::Idle | State::Waiting | State::Linked(_) => Step::Again,
+        })
+    }
+
     /// Goes on until nothing more can be done at once, or something else is to be done first.
+    #[inline(never)]
     fn poll_steps(&mut self, cx: &mut TaskContext<'_>, scratch: &mut Scratch) -> Step {
         loop {
             let step = match &mut self.state {
@@ -273,7 +281,11 @@ impl Session {
     }
 
     /// Reads what the client sends, and uses it unless something else comes first.
-    #[inline]
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "what deals with the bytes is called directly then"
+    )]
     pub(super) fn read_client(
         &mut self,
         cx: &mut TaskContext<'_>,
@@ -324,22 +336,14 @@ impl Session {
         bytes: &[u8],
         (forward, back): (&mut Vec<u8>, &mut Vec<u8>),
     ) -> Step {
-        let mut answers = Vec::new();
-        let alone = self.relay.without_server(bytes, &mut answers);
-        if self.connection.send(cx, &answers).is_err() {
-            return Step::End(Ending::Vanished);
-        }
-        let used = match alone {
-            Ok(Alone::Server(used)) => used,
-            Ok(Alone::Nothing(used)) => {
-                self.connection.keep(bytes.get(used..).unwrap_or_default());
-                self.await_message();
-                return Step::Again;
+        let bytes = if self.relay.needs_server(bytes) {
+            bytes
+        } else {
+            match self.deal_alone(cx, bytes) {
+                Ok(used) => bytes.get(used..).unwrap_or_default(),
+                Err(step) => return step,
             }
-            Ok(Alone::Terminated) => return Step::End(Ending::Terminated),
-            Err(error) => return Step::End(error.into()),
         };
-        let bytes = bytes.get(used..).unwrap_or_default();
         let now = self.context.turn();
         self.refresh_settings();
         let Some(pooled) = self.pool.try_lease(self.home.shard()) else {
@@ -347,6 +351,26 @@ impl Session {
             return self.enqueue(now);
         };
         self.start(cx, (pooled, now), bytes, (forward, back))
+    }
+
+    /// Answers what needs no server; what is behind so many bytes needs one.
+    #[inline(never)]
+    fn deal_alone(&mut self, cx: &mut TaskContext<'_>, bytes: &[u8]) -> Result<usize, Step> {
+        let mut answers = Vec::new();
+        let alone = self.relay.without_server(bytes, &mut answers);
+        if self.connection.send(cx, &answers).is_err() {
+            return Err(Step::End(Ending::Vanished));
+        }
+        match alone {
+            Ok(Alone::Server(used)) => Ok(used),
+            Ok(Alone::Nothing(used)) => {
+                self.connection.keep(bytes.get(used..).unwrap_or_default());
+                self.await_message();
+                Err(Step::Again)
+            }
+            Ok(Alone::Terminated) => Err(Step::End(Ending::Terminated)),
+            Err(error) => Err(Step::End(error.into())),
+        }
     }
 
     /// Takes a server, and sends it the bytes if it is ready for them.
@@ -412,9 +436,6 @@ impl Session {
             }
             Poll::Ready(Ok(pooled)) => {
                 self.state = State::Idle;
-                let Ok(pooled) = pooled.rehomed(self.home.worker()) else {
-                    return self.enqueue(self.context.turn());
-                };
                 let now = self.context.turn();
                 if let Some(counters) = self.pool.counters(self.home.worker()) {
                     let queued = self.entry.request_time();
@@ -592,7 +613,7 @@ impl Session {
             if !self.relay.owes_rest() {
                 let _ = timeout(FAREWELL, self.connection.send_all(&out)).await;
                 let between = matches!(self.entry.phase(), Phase::Idle | Phase::LinkedIdle);
-                if between && matches!(error, Error::Drained) {
+                if between && matches!(**error, Error::Drained) {
                     let _ = timeout(FAREWELL, parting::linger(&mut self.connection)).await;
                 }
             }

@@ -86,9 +86,52 @@ impl Relay {
                 Step::Incomplete | Step::Fenced => break,
             }
             at += held;
+            let noted = self.only_note(linked, input.get(at..).unwrap_or_default());
+            if noted > 0 {
+                out.pass(at..at + noted);
+                at += noted;
+            }
         }
         linked.server.batch.add(input.get(..at).unwrap_or_default());
         Ok(at)
+    }
+
+    /// What follows a Bind mostly goes on as it is: how many of the next bytes are such messages? They have been noted.
+    #[inline]
+    fn only_note(&mut self, linked: &mut Linked<'_>, input: &[u8]) -> usize {
+        let pipeline = &mut linked.server.pipeline;
+        if self.fenced
+            || self.skips_alone
+            || self.inbound.is_under_way()
+            || pipeline.is_skipping()
+            || !self.portals.is_empty()
+        {
+            return 0;
+        }
+        let longest = self.settings.max_packet_size;
+        let mut at = 0;
+        while let Some((header, rest)) = input.get(at..).and_then(<[u8]>::split_first_chunk) {
+            let [tag, a, b, c, d] = *header;
+            let claimed = u32::from_be_bytes([a, b, c, d]) as usize;
+            // (What claims to be shorter than its length field is longer than anything.)
+            let Some(body) = rest.get(..claimed.wrapping_sub(4)) else {
+                break;
+            };
+            if claimed >= longest {
+                break;
+            }
+            match tag {
+                tag::EXECUTE => pipeline.push(Expect::Forward(Request::Execute), None),
+                // Of the unnamed portal.
+                tag::DESCRIBE if body == b"P\0" => {
+                    pipeline.push(Expect::Forward(Request::DescribePortal), None);
+                }
+                tag::SYNC => pipeline.push_sync(Expect::Forward(Request::Sync)),
+                _ => break,
+            }
+            at += claimed + 1;
+        }
+        at
     }
 
     fn message(

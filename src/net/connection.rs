@@ -114,11 +114,20 @@ impl Connection {
     /// Sends `data` after what is waiting to be sent; keeps what the socket does not take. The
     /// waker is registered if anything is kept.
     #[inline]
-    pub fn send(&mut self, cx: &mut Context<'_>, mut data: &[u8]) -> io::Result<()> {
+    pub fn send(&mut self, cx: &mut Context<'_>, data: &[u8]) -> io::Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.send_some(cx, data)
+    }
+
+    fn send_some(&mut self, cx: &mut Context<'_>, mut data: &[u8]) -> io::Result<()> {
         // (A stream that has something of its own left to send takes nothing, and registers the waker.)
         if self.backlog.is_none() {
-            while !data.is_empty() {
+            loop {
                 match self.stream.poll_write(cx, data) {
+                    // Nearly always.
+                    Poll::Ready(Ok(n)) if n == data.len() => return Ok(()),
                     Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                     Poll::Ready(Ok(n)) => data = data.get(n..).unwrap_or_default(),
                     Poll::Ready(Err(error)) => return Err(error),
@@ -173,7 +182,9 @@ impl Connection {
     /// Keeps what was not used of the bytes just read.
     #[inline]
     pub fn keep(&mut self, rest: &[u8]) {
-        put(&mut self.kept, rest);
+        if !rest.is_empty() {
+            put(&mut self.kept, rest);
+        }
     }
 
     /// Drops the first `n` kept bytes, which have been used.

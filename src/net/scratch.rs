@@ -77,12 +77,15 @@ pub fn give_buffer(mut buffer: Vec<u8>) {
 /// Runs `f` with this thread's buffers. Calls do not nest: an inner one gets buffers of its own,
 /// made for the occasion.
 pub fn with<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
-    SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
-        Ok(mut scratch) => {
-            let result = f(&mut scratch);
-            scratch.tidy();
-            result
-        }
-        Err(_) => f(&mut Scratch::new()),
+    SCRATCH.with(|scratch| {
+        // (`f` is called in one place, so that it becomes a part of this.)
+        let (mut borrowed, mut own) = (scratch.try_borrow_mut(), None);
+        let scratch = match &mut borrowed {
+            Ok(scratch) => scratch,
+            Err(_) => own.get_or_insert_with(Scratch::new),
+        };
+        let result = f(scratch);
+        scratch.tidy();
+        result
     })
 }

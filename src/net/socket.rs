@@ -3,7 +3,7 @@
 //! Reads and writes try at once and register for a wake-up only when the socket has nothing for us. What is small and sent
 //! on a worker leaves with the thread's next [`batch`]; for the caller it is sent.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use socket2::SockRef;
 
 use super::reactor::Place;
-use super::{batch, executor};
+use super::{batch, executor, sys};
 
 /// A non-blocking stream socket that no worker knows of.
 #[derive(Debug)]
@@ -106,10 +106,7 @@ impl Loose {
 
 impl Raw {
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket) => (&*socket).read(buf),
-            Self::Unix(socket) => (&*socket).read(buf),
-        }
+        sys::read(self.as_fd(), buf)
     }
 
     fn write(&self, buf: &[u8]) -> io::Result<usize> {

@@ -60,6 +60,26 @@ pub fn receive(socket: &impl AsFd, buf: &mut [u8], passed: &mut Vec<OwnedFd>) ->
     Ok(received.bytes)
 }
 
+/// Reads from a socket what there is, at most as much as there is room for. (libc's own way would be a point where the
+/// thread can be cancelled, which costs more than the rest of the call does in user space.)
+pub fn read(socket: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: the kernel writes no more than the length of the buffer, which is borrowed for the call; no address is
+    // asked for.
+    let read = unsafe {
+        libc::syscall(
+            libc::SYS_recvfrom,
+            socket.as_raw_fd(),
+            buf.as_mut_ptr(),
+            buf.len(),
+            0,
+            none,
+            none,
+        )
+    };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
 /// A ring of one thread.
 pub struct Ring(IoUring);
 

@@ -46,7 +46,16 @@ impl Pooled {
     }
 
     /// Moves its socket to the worker that calls this.
-    pub fn rehomed(mut self, worker: usize) -> Result<Self, server::Error> {
+    #[inline]
+    pub fn rehomed(self, worker: usize) -> Result<Self, server::Error> {
+        if self.server.home == worker {
+            return Ok(self);
+        }
+        self.moved(worker)
+    }
+
+    #[cold]
+    fn moved(mut self, worker: usize) -> Result<Self, server::Error> {
         self.server = self.server.rehome(worker)?;
         Ok(self)
     }

@@ -144,19 +144,18 @@ impl Pool {
             return;
         };
         waiter.queue();
-        {
+        let has_idle = {
             let mut inner = own.inner.lock();
             inner.waiters.push_back(Ticket {
                 since: now,
                 waiter: waiter.clone(),
             });
             own.publish(&inner);
-        }
-        // One may have become idle on either side since we looked.
-        if let Some(found) = self
-            .take_idle(shard, false)
-            .or_else(|| self.take_elsewhere(shard))
-        {
+            !inner.idle.is_empty()
+        };
+        // One may have become idle on either side since we looked. (Here, whoever has a server after us finds us waiting.)
+        let here = has_idle.then(|| self.take_idle(shard, false)).flatten();
+        if let Some(found) = here.or_else(|| self.take_elsewhere(shard)) {
             self.hand_over(shard, found);
         }
         if self.may_grow.load(Ordering::Relaxed) {
@@ -234,9 +233,11 @@ impl Pool {
     #[inline]
     #[allow(clippy::cast_precision_loss, reason = "a lifetime need not be exact")]
     pub(super) fn is_expired(&self, server: &Server, now: u64) -> bool {
-        let age = now.saturating_sub(server.entry.connected) as f64;
-        let lifetime = self.lifetime.load(Ordering::Relaxed) as f64;
-        age >= lifetime * (1.0 - server.jitter / 10.0)
+        let age = now.saturating_sub(server.entry.connected);
+        let lifetime = self.lifetime.load(Ordering::Relaxed);
+        // (Nearly always: far from it.)
+        age >= lifetime - lifetime / 8
+            && age as f64 >= lifetime as f64 * (1.0 - server.jitter / 10.0)
     }
 
     fn reason_to_refuse(&self, pooled: &Pooled) -> Option<&'static str> {
@@ -265,40 +266,45 @@ impl Pool {
 
     /// Gives a clean server to the one who has waited longest, or makes it idle.
     fn hand_over(self: &Arc<Self>, shard: usize, pooled: Pooled) {
-        let mut pooled = Some(pooled);
-        while let Some(server) = pooled.take() {
-            let Some(own) = self.shards.get(shard) else {
-                return;
-            };
-            let mut inner = own.inner.lock();
-            let mine = inner
-                .waiters
-                .front()
-                .map_or(NOBODY, |ticket| ticket.since / 1000);
-            let (theirs, sibling) = self.oldest_elsewhere(shard);
-            if mine == NOBODY && theirs == NOBODY {
-                if !self.is_open() {
-                    // Whoever closes the pool, or pauses it, has been here already, or comes after us.
-                    drop(inner);
-                    server.close("pause mode");
-                    return;
-                }
-                inner.idle.push_back(server);
-                own.publish(&inner);
-                drop(inner);
-                // Somebody may have begun to wait elsewhere before this one was known to be idle.
-                if self.oldest_elsewhere(shard).0 == NOBODY {
-                    return;
-                }
-                pooled = self.take_idle(shard, false);
-            } else if mine <= theirs.saturating_add(CROSSING) {
-                pooled = self.give_to_first(own, inner, server);
-            } else if let Some(other) = self.shards.get(sibling) {
-                drop(inner);
-                let inner = other.inner.lock();
-                pooled = self.give_to_first(other, inner, server);
-            }
+        let mut back = self.place(shard, pooled);
+        while let Some(pooled) = back {
+            back = self.place(shard, pooled);
         }
+    }
+
+    /// Gives a clean server to somebody or makes it idle; it comes back if it is to be done once more.
+    #[inline]
+    fn place(self: &Arc<Self>, shard: usize, server: Pooled) -> Option<Pooled> {
+        let own = self.shards.get(shard)?;
+        let mut inner = own.inner.lock();
+        let mine = inner
+            .waiters
+            .front()
+            .map_or(NOBODY, |ticket| ticket.since / 1000);
+        let (theirs, sibling) = self.oldest_elsewhere(shard);
+        if mine == NOBODY && theirs == NOBODY {
+            if !self.is_open() {
+                // Whoever closes the pool, or pauses it, has been here already, or comes after us.
+                drop(inner);
+                server.close("pause mode");
+                return None;
+            }
+            inner.idle.push_back(server);
+            own.publish(&inner);
+            drop(inner);
+            // Somebody may have begun to wait elsewhere before this one was known to be idle.
+            if self.oldest_elsewhere(shard).0 == NOBODY {
+                return None;
+            }
+            return self.take_idle(shard, false);
+        }
+        if mine <= theirs.saturating_add(CROSSING) {
+            return self.give_to_first(own, inner, server);
+        }
+        let other = self.shards.get(sibling)?;
+        drop(inner);
+        let inner = other.inner.lock();
+        self.give_to_first(other, inner, server)
     }
 
     /// Gives to the head of a queue; comes back if there is none after all, or it left.

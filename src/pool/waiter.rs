@@ -1,5 +1,6 @@
 //! A client's place in the queue: made once for each client and used for every wait.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
@@ -11,6 +12,8 @@ use super::{Pooled, WaitError};
 #[derive(Debug, Default)]
 pub struct Waiter {
     state: Mutex<State>,
+    /// Something was given: it is to be looked for.
+    is_given: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -37,6 +40,7 @@ impl Waiter {
         match *state {
             State::Queued => {
                 *state = State::Given(outcome);
+                self.is_given.store(true, Ordering::Release);
                 drop(state);
                 self.waker.wake();
                 None
@@ -55,12 +59,13 @@ impl Waiter {
         self.take().map_or(Poll::Pending, Poll::Ready)
     }
 
+    #[inline]
     fn take(&self) -> Option<Result<Pooled, WaitError>> {
-        let mut state = self.state.lock();
-        if !matches!(*state, State::Given(_)) {
+        if !self.is_given.load(Ordering::Acquire) {
             return None;
         }
-        match std::mem::take(&mut *state) {
+        self.is_given.store(false, Ordering::Relaxed);
+        match std::mem::take(&mut *self.state.lock()) {
             State::Given(outcome) => Some(outcome),
             State::Away | State::Queued => None,
         }
@@ -68,7 +73,9 @@ impl Waiter {
 
     /// Stops waiting. What was given meanwhile comes back, and must not be lost.
     pub(super) fn leave(&self) -> Option<Pooled> {
-        match std::mem::take(&mut *self.state.lock()) {
+        let mut state = self.state.lock();
+        self.is_given.store(false, Ordering::Relaxed);
+        match std::mem::take(&mut *state) {
             State::Given(outcome) => outcome.ok(),
             State::Away | State::Queued => None,
         }

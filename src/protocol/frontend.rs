@@ -146,7 +146,7 @@ impl<'a> BindHead<'a> {
     pub fn read(body: &'a [u8]) -> Result<Option<Self>, Error> {
         let searched = body.get(..MAX_BIND_NAMES).unwrap_or(body);
         let mut cursor = Cursor(searched);
-        if let (Ok(portal), Ok(statement)) = (cursor.string(), cursor.string()) {
+        if let (Ok(portal), Ok(statement)) = (cursor.name(), cursor.name()) {
             return Ok(Some(Self {
                 portal,
                 statement,

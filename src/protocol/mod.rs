@@ -166,6 +166,21 @@ impl<'a> Cursor<'a> {
         Ok(string)
     }
 
+    /// The same where a short one is expected: there it is quicker.
+    #[inline]
+    fn name(&mut self) -> Result<&'a [u8], Error> {
+        const SHORT: usize = 24;
+        let near = self.0.get(..SHORT).unwrap_or(self.0);
+        match near.iter().position(|byte| *byte == 0) {
+            Some(nul) => {
+                let (name, rest) = self.0.split_at_checked(nul).ok_or(Error::MissingNul)?;
+                self.0 = rest.get(1..).unwrap_or_default();
+                Ok(name)
+            }
+            None => self.string(),
+        }
+    }
+
     /// The message must end here.
     fn finish(self) -> Result<(), Error> {
         match self.0.len() {

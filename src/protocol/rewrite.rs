@@ -3,8 +3,8 @@
 //! Nothing is edited in place. The message is written anew with the other name, and of a Bind only its
 //! beginning, so that values of any size pass by without being held.
 
+use super::Error;
 use super::frontend::{self, BindHead, Target, tag};
-use super::{Error, put_string};
 
 /// Appends the Parse with the statement's name `global`; `rest` as in [`frontend::Parse::rest`].
 ///
@@ -37,10 +37,16 @@ pub fn bind_head(
         })?;
     let names = head.portal.len() + global.len() + 2;
     let length = wire_length(rest.saturating_add(names).saturating_add(4))?;
-    out.push(tag::BIND);
-    out.extend_from_slice(&length.to_be_bytes());
-    put_string(out, head.portal);
-    put_string(out, global);
+    let [a, b, c, d] = length.to_be_bytes();
+    out.reserve(names + 5);
+    out.extend_from_slice(&[tag::BIND, a, b, c, d]);
+    // (Neither has a NUL in it: one was ended by it, the other is ours.)
+    if !head.portal.is_empty() {
+        out.extend_from_slice(head.portal);
+    }
+    out.push(0);
+    out.extend_from_slice(global);
+    out.push(0);
     Ok(())
 }
 

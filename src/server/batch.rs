@@ -152,6 +152,12 @@ impl Batch {
         !self.held.is_empty()
     }
 
+    /// Is a reply kept back, or seen how long the batch takes?
+    #[inline]
+    pub fn is_looked_at(&self) -> bool {
+        self.is_timed() || self.holds()
+    }
+
     /// The client gets what was kept back.
     #[cold]
     pub fn release(&mut self, out: &mut Vec<u8>) {

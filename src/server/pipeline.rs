@@ -46,6 +46,19 @@ impl Request {
     pub fn ends_with_ready(self) -> bool {
         matches!(self, Self::Query | Self::FunctionCall | Self::Sync)
     }
+
+    /// The tag of the reply that ends it, for those that are asked often.
+    #[inline]
+    fn usual_end(self) -> Option<u8> {
+        match self {
+            Self::Query | Self::Sync => Some(tag::READY_FOR_QUERY),
+            Self::Parse => Some(tag::PARSE_COMPLETE),
+            Self::Bind => Some(tag::BIND_COMPLETE),
+            Self::DescribePortal => Some(tag::ROW_DESCRIPTION),
+            Self::Execute => Some(tag::COMMAND_COMPLETE),
+            Self::FunctionCall | Self::DescribeStatement | Self::Close | Self::CopyEnd => None,
+        }
+    }
 }
 
 /// Whom the reply to a request is for.
@@ -118,7 +131,7 @@ enum CopyIn {
     Ended,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Entry {
     expect: Expect,
     has_effect: bool,
@@ -126,7 +139,7 @@ struct Entry {
 
 impl Entry {
     /// Does the server get it, and does it say whether a batch is open?
-    fn is_sent(&self) -> bool {
+    fn is_sent(self) -> bool {
         match self.expect {
             Expect::Forward(request) | Expect::Swallow(request) => request != Request::CopyEnd,
             Expect::Synthesize(_) => false,
@@ -181,21 +194,32 @@ impl<E> Default for Pipeline<E> {
 
 impl<E> Pipeline<E> {
     /// Notes a request that is being sent (or, with [`Expect::Synthesize`], held back).
-    #[inline]
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "what is sent and whether it has an effect is mostly known where it is called"
+    )]
     pub fn push(&mut self, expect: Expect, effect: Option<E>) {
+        self.note(expect, effect.is_some());
+        if let Some(effect) = effect {
+            self.push_effect(effect);
+        }
+    }
+
+    #[inline(never)]
+    fn push_effect(&mut self, effect: E) {
+        self.effects.push_back(effect);
+    }
+
+    #[inline]
+    fn note(&mut self, expect: Expect, has_effect: bool) {
         let ends_with_ready = expect.request().ends_with_ready();
         self.readies += usize::from(ends_with_ready);
         match expect {
             Expect::Forward(_) | Expect::Swallow(_) => self.batch_is_open = !ends_with_ready,
             Expect::Synthesize(_) => self.synthesized += 1,
         }
-        self.entries.push_back(Entry {
-            expect,
-            has_effect: effect.is_some(),
-        });
-        if let Some(effect) = effect {
-            self.effects.push_back(effect);
-        }
+        self.entries.push_back(Entry { expect, has_effect });
     }
 
     /// Notes a Sync that is being sent. The server ignores it while it takes COPY data.
@@ -418,6 +442,45 @@ impl<E> Pipeline<E> {
             Expect::Swallow(Request::Query | Request::Execute) => Some(false),
             Expect::Forward(_) | Expect::Swallow(_) | Expect::Synthesize(_) => None,
         }
+    }
+
+    /// Is there nothing to be had in mind but the queue itself? It stays so while [`passes`](Self::passes) says yes.
+    #[inline]
+    pub fn is_usual(&self) -> bool {
+        self.copy == CopyIn::No
+            && self.doubtful_syncs == 0
+            && self.copy_ends == 0
+            && self.synthesized == 0
+    }
+
+    /// The same as [`reply`](Self::reply) for nearly all messages, and much quicker: true if the message goes to the client,
+    /// and that is all. Else nothing is done, and it has to be asked. Only while the pipeline [is as usual](Self::is_usual).
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "it is called for each message, and in one place"
+    )]
+    pub fn passes(&mut self, tag: u8) -> bool {
+        let Some(&Entry {
+            expect: Expect::Forward(request),
+            has_effect: false,
+        }) = self.entries.front()
+        else {
+            return false;
+        };
+        if request.usual_end() != Some(tag) {
+            return match request {
+                Request::Execute => matches!(tag, tag::DATA_ROW | tag::COPY_DATA),
+                Request::Query => matches!(
+                    tag,
+                    tag::DATA_ROW | tag::COPY_DATA | tag::ROW_DESCRIPTION | tag::COMMAND_COMPLETE
+                ),
+                _ => false,
+            };
+        }
+        self.readies -= usize::from(tag == tag::READY_FOR_QUERY);
+        self.entries.pop_front();
+        true
     }
 
     /// A message came that is neither asynchronous (notice, notification, parameter) nor an

@@ -8,6 +8,7 @@
 //! The list may stand over its limit while a batch is being sent, since a statement the batch still
 //! names must not be closed under it; the surplus is closed by a later batch.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use lru::LruCache;
@@ -46,7 +47,7 @@ struct Entry {
     statement: Arc<Statement>,
     standing: Standing,
     /// The batch that used it last.
-    used: u64,
+    used: Cell<u64>,
     /// The batch that had its last Parse.
     sent: u64,
     /// The edition of the statement that the server has.
@@ -77,15 +78,19 @@ impl Statements {
     /// shape, if that is known already? Marks it as just used.
     #[inline]
     pub fn touch(&mut self, statement: &Statement, batch: u64) -> (Known, Shape) {
-        let Some(entry) = self.entries.get_mut(&statement.id()) else {
-            let known = if self.closing.contains(&statement.id()) {
-                Known::InDoubt
-            } else {
-                Known::No
-            };
-            return (known, Shape::UNKNOWN);
+        // The one that was used last is where it belongs in the order, and need not be looked for.
+        let latest = self.entries.peek_mru();
+        let entry = match latest.filter(|(id, _)| **id == statement.id()) {
+            Some((_, entry)) => entry,
+            None => match self.entries.get(&statement.id()) {
+                Some(entry) => entry,
+                None if self.closing.contains(&statement.id()) => {
+                    return (Known::InDoubt, Shape::UNKNOWN);
+                }
+                None => return (Known::No, Shape::UNKNOWN),
+            },
         };
-        entry.used = batch;
+        entry.used.set(batch);
         if entry.edition != statement.edition() {
             return (Known::InDoubt, Shape::UNKNOWN);
         }
@@ -137,7 +142,7 @@ impl Statements {
                 shape: Shape::UNKNOWN,
                 statement: statement.clone(),
                 standing,
-                used: batch,
+                used: Cell::new(batch),
                 sent: batch,
             },
         );
@@ -179,7 +184,7 @@ impl Statements {
     /// One of those that were used since this batch began is outdated, on all servers. Nearly always there is but one.
     pub fn outdate_used_since(&mut self, batch: u64) {
         for (_, entry) in &self.entries {
-            if entry.used >= batch {
+            if entry.used.get() >= batch {
                 entry.statement.outdate();
             }
         }
@@ -202,7 +207,7 @@ impl Statements {
     /// One of those that were used since this batch began may be read otherwise now.
     pub fn doubt_used_since(&mut self, batch: u64) {
         for (_, entry) in &mut self.entries {
-            if entry.used >= batch && entry.sent < batch {
+            if entry.used.get() >= batch && entry.sent < batch {
                 entry.standing = Standing::InDoubt;
             }
         }
@@ -233,7 +238,7 @@ impl Statements {
                 shape: Shape::UNKNOWN,
                 statement,
                 standing: Standing::InDoubt,
-                used: 0,
+                used: Cell::new(0),
                 sent: 0,
             },
         );
@@ -243,7 +248,7 @@ impl Statements {
     /// Takes out the statement used longest ago, to be closed, if there are more than `limit`, but none that this batch has used.
     #[inline]
     pub fn evict_over(&mut self, limit: usize, batch: u64) -> Option<Arc<Statement>> {
-        if self.entries.len() <= limit || self.entries.peek_lru()?.1.used >= batch {
+        if self.entries.len() <= limit || self.entries.peek_lru()?.1.used.get() >= batch {
             return None;
         }
         let (id, entry) = self.entries.pop_lru()?;

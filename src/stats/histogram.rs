@@ -67,9 +67,27 @@ impl Histogram {
     /// Counts a time. Only the thread that owns it may call this.
     #[inline]
     pub fn add(&self, micros: u64) {
-        if let Some(count) = self.counts.get(bucket(micros)) {
+        self.count(Bucket::of(micros));
+    }
+
+    /// The same for a time whose bucket is known.
+    #[inline]
+    pub fn count(&self, bucket: Bucket) {
+        if let Some(count) = self.counts.get(bucket.0) {
             count.add(1);
         }
+    }
+}
+
+/// Where a time is counted.
+#[derive(Debug, Clone, Copy)]
+pub struct Bucket(usize);
+
+impl Bucket {
+    /// That of so many microseconds.
+    #[inline]
+    pub fn of(micros: u64) -> Self {
+        Self(bucket(micros))
     }
 }
 

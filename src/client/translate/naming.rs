@@ -290,8 +290,15 @@ impl Relay {
         Ok(Step::PassAfter(HEADER_LEN + head.len))
     }
 
+    #[inline]
     fn note_portal(&mut self, portal: &[u8], forget: Option<Forget>) {
-        let Some(forget) = forget else { return };
+        if let Some(forget) = forget {
+            self.note_forgetting(portal, forget);
+        }
+    }
+
+    #[cold]
+    fn note_forgetting(&mut self, portal: &[u8], forget: Forget) {
         if matches!(forget, Forget::All | Forget::Settings) {
             self.settings_may_change();
         }
@@ -442,6 +449,13 @@ pub(super) fn ensure(
 /// batch has used stay, since it may use them again.
 #[inline]
 pub(super) fn make_room(linked: &mut Linked<'_>, limit: usize, out: &mut Outgoing<'_>) {
+    if linked.server.statements.len() > limit {
+        close_surplus(linked, limit, out);
+    }
+}
+
+#[cold]
+fn close_surplus(linked: &mut Linked<'_>, limit: usize, out: &mut Outgoing<'_>) {
     let pipeline = &mut linked.server.pipeline;
     let batch = pipeline.batch();
     while let Some(surplus) = linked.server.statements.evict_over(limit, batch) {

@@ -13,6 +13,46 @@ fn sent(requests: &[Request]) -> Plain {
     pipeline
 }
 
+const REQUESTS: [Request; 10] = [
+    Request::Query,
+    Request::FunctionCall,
+    Request::Sync,
+    Request::Parse,
+    Request::Bind,
+    Request::DescribeStatement,
+    Request::DescribePortal,
+    Request::Execute,
+    Request::Close,
+    Request::CopyEnd,
+];
+
+#[test]
+fn what_passes_is_what_a_reply_would_have_been() {
+    for request in REQUESTS {
+        for (expect, effect) in [
+            (Expect::Forward(request), None),
+            (Expect::Forward(request), Some("noted")),
+            (Expect::Swallow(request), None),
+        ] {
+            let next = || {
+                let mut pipeline = Plain::default();
+                pipeline.push(expect, effect);
+                pipeline.push_sync(Expect::Forward(Request::Sync));
+                pipeline
+            };
+            for tag in 0..=u8::MAX {
+                let (mut quick, mut asked) = (next(), next());
+                if quick.passes(tag) {
+                    let reply = asked.reply(tag).unwrap();
+                    assert!(reply.forward && !reply.has_effect, "{expect:?} {tag}");
+                    assert!(quick.is_usual() && asked.is_usual());
+                }
+                assert_eq!(format!("{quick:?}"), format!("{asked:?}"));
+            }
+        }
+    }
+}
+
 #[test]
 fn only_the_last_sync_frees_the_server() {
     let mut pipeline = sent(&[Request::Sync, Request::Sync]);
