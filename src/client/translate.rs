@@ -101,6 +101,7 @@ impl Relay {
     fn only_note(&mut self, linked: &mut Linked<'_>, input: &[u8]) -> usize {
         let pipeline = &mut linked.server.pipeline;
         if self.fenced
+            || self.terminated
             || self.skips_alone
             || self.inbound.is_under_way()
             || pipeline.is_skipping()
