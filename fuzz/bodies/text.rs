@@ -133,8 +133,8 @@ pub fn normalized(input: &[u8]) {
     assert!(once.len() <= normalize::LONGEST.min(input.len() + 3));
     assert!(!once.chars().any(char::is_control));
     assert_eq!(normalize(once.as_bytes()), once);
-    // No constant is longer than these, which no text can escape from.
-    if !input.contains(&b'$') {
+    // Nothing gets out of such a constant.
+    if !input.contains(&b'$') && input.len() < normalize::READ / 2 {
         let inside = [b"select $fuzz$7SECRET7", input, b"$fuzz$"].concat();
         assert_eq!(normalize(&inside), "select ?");
     }

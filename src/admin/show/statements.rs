@@ -29,6 +29,10 @@ pub(super) static COLUMNS: &[Column<Row>] = &[
 
 /// Those that took most time together, the first of them first.
 pub(in crate::admin) fn rows(view: &View<'_>) -> Vec<Row> {
+    if view.config.settings.track_statements == 0 {
+        // A transaction that was under way may have been counted since.
+        return Vec::new();
+    }
     let registry = &view.console.manager.parts().registry;
     let rows = registry.statements.rows().into_iter().take(MOST);
     rows.map(|row| {
