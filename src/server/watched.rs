@@ -190,8 +190,9 @@ mod tests {
     #[test]
     fn names_and_texts_are_bounded() {
         let mut watched = Watched::default();
+        let text = vec![b'x'; 2 * LONGEST];
         for number in 0..1000_u32 {
-            watched.name(&number.to_be_bytes(), &[b'x'; 2 * LONGEST]);
+            watched.name(&number.to_be_bytes(), &text);
         }
         assert_eq!(watched.names.len(), MOST_NAMES);
         watched.is_of_name(&1_u32.to_be_bytes());

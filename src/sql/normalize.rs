@@ -22,7 +22,11 @@ const MORE: &str = ",...";
 /// out stays as it is when it goes in again.
 pub fn normalize(text: &[u8]) -> String {
     let read = text.get(..READ).unwrap_or(text);
-    let mut short = Short::default();
+    let mut short = Short {
+        // Rarely does it become longer than it was.
+        out: String::with_capacity(read.len().min(LONGEST) + CUT.len()),
+        ..Short::default()
+    };
     let mut is_whole = read.len() == text.len();
     let mut number_ends = None;
     for token in Lexer::new(read) {
@@ -161,8 +165,10 @@ impl Short {
 
     /// A token as it is; `false`: there is no room for it.
     fn put(&mut self, token: &[u8]) -> bool {
-        let is_plain = token.iter().all(|byte| matches!(byte, 0x20..0x7f));
-        if is_plain && let Ok(token) = str::from_utf8(token) {
+        // Most are ASCII, of which nearly all may be shown.
+        if let Ok(token) = str::from_utf8(token)
+            && token.bytes().all(|byte| matches!(byte, 0x20..0x7f))
+        {
             return self.push(token);
         }
         let mut shown = String::with_capacity(token.len());

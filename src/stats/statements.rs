@@ -116,7 +116,7 @@ impl Statements {
         }
         let shown = normalize(text);
         let key = self.hasher.hash_one((pool, shown.as_str()));
-        table.add((key, number), most, Row::new(pool, &shown), sums);
+        table.add((key, number), most, (pool, &shown), sums);
     }
 
     /// All texts, and the sums of the others if there are any; those that took most time come first.
@@ -190,21 +190,29 @@ impl Table {
         kept.map(|kept| kept.add(sums)).is_some()
     }
 
-    fn add(&mut self, (key, number): (u64, u64), most: usize, row: Row, sums: &Sums) {
+    fn add(
+        &mut self,
+        (key, number): (u64, u64),
+        most: usize,
+        (pool, text): ((&str, &str), &str),
+        sums: &Sums,
+    ) {
         if self.rows.len() >= most && !self.rows.contains_key(&key) {
             self.make_room(most);
         }
         match self.rows.entry(key) {
             Entry::Occupied(mut kept) => {
-                let names = (&*row.database, &*row.user);
-                if kept.get().row.is_of(names, &row.text) {
+                if kept.get().row.is_of(pool, text) {
                     kept.get_mut().add(sums);
                 } else {
                     self.others.add(sums);
                     return;
                 }
             }
-            Entry::Vacant(room) => room.insert(Kept { row, uses: 0 }).add(sums),
+            Entry::Vacant(room) => {
+                let row = Row::new(pool, text);
+                room.insert(Kept { row, uses: 0 }).add(sums);
+            }
         }
         if self.recent.is_empty() {
             let places = (2 * most).next_power_of_two().min(MOST_RECENT);
