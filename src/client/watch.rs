@@ -9,7 +9,7 @@ use super::relay::Relay;
 use super::{Context, journal};
 use crate::pool::{Pool, PoolSettings};
 use crate::protocol::frame::cut;
-use crate::protocol::frontend::{BindHead, Execute, Parse, tag};
+use crate::protocol::frontend::{BindHead, Execute, tag};
 use crate::server::Watched;
 use crate::stats::registry::ClientEntry;
 use crate::stats::statements::Sums;
@@ -29,7 +29,7 @@ pub(super) fn begin(relay: &Relay, slot: &mut Option<Box<Watched>>, input: &[u8]
     {
         let body = frame.body();
         match frame.tag {
-            tag::QUERY if !is_bound => return watched.is_of(Parse::text(body)),
+            tag::QUERY if !is_bound => return watched.is_of(up_to_nul(body)),
             tag::FUNCTION_CALL if !is_bound => {
                 watched.is_of(b"(FunctionCall)");
                 return watched.runs();
@@ -74,11 +74,17 @@ pub(super) fn begin(relay: &Relay, slot: &mut Option<Box<Watched>>, input: &[u8]
     }
 }
 
+/// A text without its NUL, or so much of it as is there.
+fn up_to_nul(bytes: &[u8]) -> &[u8] {
+    let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
+    bytes.get(..end).unwrap_or(bytes)
+}
+
 /// The name and the text of a Parse, or so much of them as is there.
 fn parsed(body: &[u8]) -> (&[u8], &[u8]) {
-    let end = memchr::memchr(0, body).unwrap_or(body.len());
-    let (name, rest) = body.split_at(end);
-    (name, Parse::text(rest.get(1..).unwrap_or_default()))
+    let name = up_to_nul(body);
+    let rest = body.get(name.len()..).unwrap_or_default();
+    (name, up_to_nul(rest.get(1..).unwrap_or_default()))
 }
 
 /// A statement is bound; messages stand before that.
@@ -95,10 +101,10 @@ fn bound(relay: &Relay, watched: &mut Watched, before: &[u8], name: &[u8]) {
         at += frame.len;
     }
     let known = || match relay.statements.get(name) {
-        Some(named) => Some(Parse::text(named.statement.0.definition())),
+        Some(named) => Some(up_to_nul(named.statement.0.definition())),
         None if name.is_empty() => {
             let (_, text) = relay.statements.unnamed()?;
-            Some(Parse::text(&text.definition))
+            Some(up_to_nul(&text.definition))
         }
         None => None,
     };

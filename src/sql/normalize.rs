@@ -187,7 +187,9 @@ impl Short {
         if self.out.len() + blank + token.len() > LONGEST {
             return false;
         }
-        self.out.push_str(&" "[..blank]);
+        if blank == 1 {
+            self.out.push(' ');
+        }
         self.out.push_str(token);
         if self.out.len() + CUT.len() <= LONGEST {
             self.fits = self.out.len();
