@@ -114,6 +114,9 @@ impl Relay {
             server.status = status;
             at += claimed + 1;
         }
+        if let Some(watched) = &mut server.watched {
+            watched.pass(input.get(..at).unwrap_or_default());
+        }
         at
     }
 
@@ -184,12 +187,12 @@ impl Relay {
                     self.command_complete(linked, frame);
                 }
                 if let Some(watched) = &mut linked.server.watched {
-                    watched.completes(frame.body());
+                    watched.pass(frame.bytes);
                 }
             }
             tag::PORTAL_SUSPENDED => {
                 if let Some(watched) = &mut linked.server.watched {
-                    watched.is_suspended();
+                    watched.pass(frame.bytes);
                 }
             }
             tag::READY_FOR_QUERY => {

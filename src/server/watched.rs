@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use crate::protocol::backend::tag;
+use crate::protocol::frame::cut;
 use crate::sql::normalize::READ;
 
 /// So much of a text is kept: a byte more than is read, which says that there is more.
@@ -93,8 +95,22 @@ impl Watched {
         self.at_most = u32::try_from(rows).unwrap_or_default();
     }
 
+    /// These messages of the server's are on their way to the client.
+    #[cold]
+    pub fn pass(&mut self, messages: &[u8]) {
+        let mut rest = messages;
+        while let Ok(Some(frame)) = cut(rest, usize::MAX) {
+            match frame.tag {
+                tag::COMMAND_COMPLETE => self.completes(frame.body()),
+                tag::PORTAL_SUSPENDED => self.is_suspended(),
+                _ => {}
+            }
+            rest = rest.get(frame.len..).unwrap_or_default();
+        }
+    }
+
     /// CommandComplete, with this tag: the number at its end, if there is one, is of rows.
-    pub fn completes(&mut self, tag: &[u8]) {
+    fn completes(&mut self, tag: &[u8]) {
         self.has_run = true;
         let tag = tag.strip_suffix(b"\0").unwrap_or(tag);
         let digits = tag.iter().rev().take_while(|byte| byte.is_ascii_digit());
@@ -107,7 +123,7 @@ impl Watched {
     }
 
     /// PortalSuspended: it has returned as many rows as it was to.
-    pub fn is_suspended(&mut self) {
+    fn is_suspended(&mut self) {
         self.has_run = true;
         self.rows += u64::from(self.at_most);
     }
