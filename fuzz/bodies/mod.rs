@@ -34,6 +34,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("console", text::console),
     ("sql", text::sql),
     ("touches", text::touches),
+    ("normalized", text::normalized),
 ];
 
 /// Runs the target of this name.

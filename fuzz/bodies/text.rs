@@ -3,6 +3,7 @@
 use pgferry::admin::parse::{self, Command, VERBS};
 use pgferry::sql::classify::{StatementChange, statement_changes};
 use pgferry::sql::lexer::{Lexer, Token, TokenKind};
+use pgferry::sql::normalize::{self, normalize};
 use pgferry::sql::touches::{self, Found, Setting, Touches};
 
 use super::texts;
@@ -52,6 +53,7 @@ fn written(command: &Command) -> Option<String> {
         )),
         Command::Reload => with("RELOAD", &None),
         Command::Suspend => with("suspend", &None),
+        Command::ResetStatements => with("reset", &Some("statements".to_owned())),
         Command::Pause(database) => with("pause", database),
         Command::Resume(database) => with("resume", database),
         Command::Kill(database) => with("kill", database),
@@ -124,6 +126,20 @@ pub fn touches(input: &[u8]) {
     let body = [b"do $fuzz$", input].concat();
     let more = kinds(touches::touches(&body, &is_stateful));
     assert!(more.contains(Touches::BODY));
+}
+
+pub fn normalized(input: &[u8]) {
+    let once = normalize(input);
+    assert!(once.len() <= normalize::LONGEST.min(input.len() + 3));
+    assert!(!once.chars().any(char::is_control));
+    assert_eq!(normalize(once.as_bytes()), once);
+    // Nothing gets out of such a constant.
+    if !input.contains(&b'$') && input.len() < normalize::READ / 2 {
+        let inside = [b"select $fuzz$7SECRET7", input, b"$fuzz$"].concat();
+        assert_eq!(normalize(&inside), "select ?");
+    }
+    let line = normalize::one_line(input, 100);
+    assert!(!line.chars().any(char::is_control));
 }
 
 /// Would a semicolon at its end be one?

@@ -67,10 +67,14 @@ const DIFFERENCES: &[(&str, &str)] = &[
 
 /// The commands that are ours.
 const OURS: &[&str] = &[
+    "RESET",
     "SHOW ADVICE",
     "SHOW ERRORS",
+    "SHOW LISTENERS",
+    "SHOW PINS",
     "SHOW PREPARED",
     "SHOW RELOADS",
+    "SHOW STATEMENTS",
 ];
 
 /// Every command: as it is written, without arguments.

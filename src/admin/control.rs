@@ -73,6 +73,7 @@ pub fn headings(command: &Command) -> Option<Vec<Heading>> {
         | Command::Disable(_)
         | Command::Enable(_)
         | Command::KillClient(_)
+        | Command::ResetStatements
         | Command::Suspend
         | Command::Shutdown(_)
         | Command::Nothing => None,
@@ -149,6 +150,10 @@ fn change(console: &Console, command: &Command) -> Result<Outcome, Error> {
                 .ok_or(Error::ClientNotFound)?;
             client.order(Order::AdminDisconnect);
             Ok(done("KILL_CLIENT"))
+        }
+        Command::ResetStatements => {
+            console.manager.parts().registry.statements.clear();
+            Ok(done("RESET"))
         }
         Command::Suspend => databases.suspend(),
         Command::Shutdown(mode) => {

@@ -52,6 +52,8 @@ pub enum Command {
     Enable(Option<String>),
     /// `KILL_CLIENT` of an id as SHOW CLIENTS shows it.
     KillClient(String),
+    /// `RESET STATEMENTS`.
+    ResetStatements,
     /// `SUSPEND`.
     Suspend,
     /// `SHUTDOWN`.
@@ -128,6 +130,16 @@ pub static VERBS: &[Verb] = &[
         usage: "KILL_CLIENT <id>",
         doc: "Drops the client that has this id in SHOW CLIENTS.",
         make: |argument| Some(Command::KillClient(argument.unwrap_or_default())),
+    },
+    Verb {
+        word: "reset",
+        usage: "RESET STATEMENTS",
+        doc: "Forgets what SHOW STATEMENTS shows, and counts anew. Not in PgBouncer.",
+        make: |argument| {
+            let what = argument?;
+            let is_known = what.eq_ignore_ascii_case("statements");
+            is_known.then_some(Command::ResetStatements)
+        },
     },
     Verb {
         word: "suspend",

@@ -20,6 +20,7 @@ mod network;
 mod pins;
 mod pools;
 mod reloads;
+pub(in crate::admin) mod statements;
 mod stats;
 
 /// One thing that can be shown.
@@ -182,6 +183,14 @@ pub static SHOWS: &[Show] = &[
         "Errors that clients were sent, those of the last seconds first; not in PgBouncer. `fault` is whose they are: the `client`'s, \
          the `server`'s or the `pooler`'s own, and `user` that of the server where PostgreSQL has sent them. `message` is the last text, \
          which only administrators see. What is beyond 256 kinds is `(others)`, as are names of refused logins that nobody knows."
+    ),
+    show!(
+        "statements",
+        statements::COLUMNS,
+        statements::rows,
+        "The 100 statements that took most time on the servers, with `track_statements`; not in PgBouncer. `query` is the text without \
+         its constants; times are microseconds, and `wait_time` is what clients have waited for a server. What is sent without waiting for the answer is \
+         one call, of the statement that is run first. Texts that had to make room are `(others)`."
     ),
     show!(
         "reloads",

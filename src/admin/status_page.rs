@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::admin::numbers::Numbers;
-use crate::admin::show::{self, View};
+use crate::admin::show::{self, View, statements};
 use crate::admin::{Console, Rights, value};
 use crate::pool::Pool;
 use crate::stats::histogram::Distribution;
@@ -49,6 +49,8 @@ pub fn html(console: &Console) -> String {
     put_shown(&mut out, "Advice", "advice", &view);
     put_table(&mut out, "Pools", &POOL_HEADINGS, pool_rows.into_iter());
     put_table(&mut out, "Kept servers", &PIN_HEADINGS, pin_rows(console));
+    let statements = statement_rows(&view);
+    put_table(&mut out, "Top statements", &STATEMENT_HEADINGS, statements);
     put_shown(&mut out, "Errors", "errors", &view);
     out.push_str(
         "<p>Times are since the start, in milliseconds: the median and the 99th percentile. More is on the console \
@@ -185,6 +187,34 @@ fn pin_rows(console: &Console) -> impl Iterator<Item = Vec<Cell>> {
             Cell::Number(pin.info.server.to_string()),
             Cell::Text(pin.info.holds.to_string()),
             Cell::Number(uptime(age)),
+        ]
+    })
+}
+
+const STATEMENT_HEADINGS: [&str; 9] = [
+    "database", "user", "calls", "errors", "seconds", "mean ms", "most ms", "rows", "query",
+];
+
+/// So many statements have a row.
+const MOST_STATEMENTS: usize = 20;
+
+/// What takes the time, in the order of [`STATEMENT_HEADINGS`].
+fn statement_rows(view: &View<'_>) -> impl Iterator<Item = Vec<Cell>> {
+    let rows = statements::rows(view).into_iter().take(MOST_STATEMENTS);
+    rows.map(|(row, _)| {
+        let sums = &row.sums;
+        let number = |count: u64| Cell::Number(count.to_string());
+        let time = |micros: u64| Duration::from_micros(micros).as_secs_f64();
+        vec![
+            Cell::Text(row.database.to_string()),
+            Cell::Text(row.user.to_string()),
+            number(sums.calls),
+            number(sums.errors),
+            Cell::Number(format!("{:.1}", time(sums.time))),
+            Cell::Number(milliseconds(time(statements::mean(sums)) * 1e3)),
+            Cell::Number(milliseconds(time(sums.longest) * 1e3)),
+            number(sums.rows),
+            Cell::Text(row.text.to_string()),
         ]
     })
 }

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use super::error::Ending;
 use super::{Context, Error};
+use crate::config::LogText;
 use crate::protocol::startup::Replication;
+use crate::server::Watched;
+use crate::sql::normalize::{normalize, one_line};
 use crate::stats::errors::{OTHERS, Seen};
 use crate::stats::registry::{ClientEntry, Peer};
 
@@ -133,9 +136,18 @@ impl Conn {
 /// Most lines about slow queries in a second.
 const SLOW_QUERIES: u32 = 10;
 
-/// A query took longer than `log_min_duration`: what it has waited for a server, and what it took there, in microseconds.
+/// How much of a text the log has as it came, bytes.
+const FULL_TEXT: usize = 4096;
+
+/// A query took longer than `log_min_duration`: what it has waited for a server, and what it took there, in microseconds; and
+/// what was seen of it, and how its text is to be told.
 #[cold]
-pub(super) fn slow_query(context: &Context, client: &ClientEntry, (waited, took): (u64, u64)) {
+pub(super) fn slow_query(
+    context: &Context,
+    client: &ClientEntry,
+    (waited, took): (u64, u64),
+    seen: Option<(&Watched, LogText)>,
+) {
     let registry = &context.manager.parts().registry;
     let now = registry.now();
     let Some(left_out) = registry.slow_queries.admit(now, SLOW_QUERIES) else {
@@ -146,13 +158,34 @@ pub(super) fn slow_query(context: &Context, client: &ClientEntry, (waited, took)
     }
     let conn = Conn::of(client, context.config.load().settings.listen_port, now);
     let millis = |micros: u64| format!("{}.{:03} ms", micros / 1000, micros % 1000);
-    tracing::info!(
-        conn = %conn,
-        "slow query: {} (waited for a server {}, ran {})",
+    let (whole, waited, ran) = (
         millis(waited.saturating_add(took)),
         millis(waited),
-        millis(took)
+        millis(took),
     );
+    let told = format!("slow query: {whole} (waited for a server {waited}, ran {ran}");
+    let text = seen.and_then(|(seen, how)| Some((seen, shown(seen.text(), how)?)));
+    match text {
+        None => tracing::info!(conn = %conn, "{told})"),
+        Some((seen, text)) => {
+            let (rows, bytes) = (seen.rows(), seen.bytes());
+            tracing::info!(conn = %conn, "{told}, {rows} rows, {bytes} bytes): {text}");
+        }
+    }
+}
+
+/// A text as the log has it, if it has it.
+fn shown(text: &[u8], how: LogText) -> Option<String> {
+    let text = match how {
+        LogText::Off => return None,
+        LogText::Normalized => normalize(text),
+        LogText::Full => one_line(text, FULL_TEXT),
+    };
+    Some(if text.is_empty() {
+        "(unknown)".to_owned()
+    } else {
+        text
+    })
 }
 
 impl Conn {

@@ -5,7 +5,7 @@ use std::task::{Context as TaskContext, Poll};
 use super::error::Ending;
 use super::relay::{Linked, Outgoing};
 use super::session::{READ_AHEAD, Session, State, Step};
-use super::{Error, prepare};
+use super::{Error, prepare, watch};
 use crate::net::scratch::Scratch;
 use crate::server::Doom;
 use crate::server::pipeline::Desync;
@@ -71,6 +71,9 @@ impl Session {
         let result = self.relay.from_server(&mut linked, input, &mut out);
         let used = result.as_ref().copied().unwrap_or(input.len());
         counters.sent.add(used as u64);
+        if let Some(watched) = &mut server.state.watched {
+            watched.answered(used);
+        }
         let sent = self.connection.send(cx, out.finish());
         match result {
             Ok(used) => server
@@ -181,6 +184,9 @@ impl Session {
         };
         let server = &mut pooled.server;
         let was_idle = server.state.pipeline.is_idle();
+        if was_idle && self.relay.settings.is_watched {
+            watch::begin(&self.relay, &mut server.state.watched, input);
+        }
         let mut linked = Linked {
             server: &mut server.state,
             entry: &server.entry,

@@ -41,6 +41,7 @@ mod statements;
 pub mod timeouts;
 mod translate;
 mod vouch;
+mod watch;
 
 pub use context::{Asked, Context};
 pub use error::Error;

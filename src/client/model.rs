@@ -68,6 +68,7 @@ impl Side {
                 base: Overlay::default(),
                 drawn: server::Drawn::ByNobody,
                 doom: None,
+                watched: None,
             },
             entry: ServerEntry::new(NewServer {
                 replication: crate::protocol::startup::Replication::None,

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use super::channels::{self, Settled};
 use super::session::{Session, State, Step};
-use super::{Error, journal, prepare};
+use super::watch::Over;
+use super::{Error, prepare};
 use crate::config::{PinPolicy, PoolMode};
 use crate::pool::Pooled;
 use crate::protocol::backend::TxStatus;
@@ -53,8 +54,15 @@ impl Session {
                 counters.times().query.count(bucket);
                 took = Some((self.query_began, bucket));
                 let waited = u64::from(std::mem::take(&mut self.waited)) * 1000;
-                if elapsed.saturating_add(waited) >= self.relay.settings.slow_after {
-                    journal::slow_query(&self.context, &self.entry, (waited, elapsed));
+                if elapsed.saturating_add(waited) >= self.relay.settings.judge_after {
+                    let over = Over {
+                        context: &self.context,
+                        client: &self.entry,
+                        pool: (&self.pool, self.home.worker()),
+                        settings: &self.relay.settings,
+                        times: (waited, elapsed),
+                    };
+                    over.note(pooled.server.state.watched.as_deref());
                 }
             }
             if status == TxStatus::Idle && self.transaction_began > 0 {

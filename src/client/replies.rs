@@ -114,6 +114,9 @@ impl Relay {
             server.status = status;
             at += claimed + 1;
         }
+        if let Some(watched) = &mut server.watched {
+            watched.pass(input.get(..at).unwrap_or_default());
+        }
         at
     }
 
@@ -178,9 +181,19 @@ impl Relay {
             tag::ROW_DESCRIPTION | tag::NO_DATA if linked.server.batch.holds() => {
                 linked.server.batch.release(out.insert());
             }
-            // DEALLOCATE and DISCARD are all that matter.
-            tag::COMMAND_COMPLETE if frame.body().first() == Some(&b'D') => {
-                self.command_complete(linked, frame);
+            tag::COMMAND_COMPLETE => {
+                // DEALLOCATE and DISCARD are all that matter.
+                if frame.body().first() == Some(&b'D') {
+                    self.command_complete(linked, frame);
+                }
+                if let Some(watched) = &mut linked.server.watched {
+                    watched.pass(frame.bytes);
+                }
+            }
+            tag::PORTAL_SUSPENDED => {
+                if let Some(watched) = &mut linked.server.watched {
+                    watched.pass(frame.bytes);
+                }
             }
             tag::READY_FOR_QUERY => {
                 linked.server.status =
@@ -380,6 +393,9 @@ impl Relay {
         out: &mut Outgoing<'_>,
     ) {
         linked.server.batch.release(out.insert());
+        if let Some(watched) = &mut linked.server.watched {
+            watched.fails();
+        }
         let sqlstate = fields.and_then(ErrorFields::sqlstate);
         let message = fields.and_then(ErrorFields::message);
         #[cfg(debug_assertions)]

@@ -29,6 +29,7 @@ use super::home::Home;
 use super::parting::Seen;
 use super::relay::Relay;
 use super::release::Looked;
+use super::watch::Over;
 use super::{Context, Error, drain, parting, prepare};
 use crate::net::Connection;
 use crate::net::scratch::{self, Scratch};
@@ -598,9 +599,34 @@ impl Session {
         }
     }
 
+    /// A query that is under way is not going to be over.
+    fn break_off(&mut self) {
+        let State::Linked(pooled) = &mut self.state else {
+            return;
+        };
+        let Some(watched) = &mut pooled.server.state.watched else {
+            return;
+        };
+        if self.query_began > 0 {
+            watched.fails();
+            let over = Over {
+                context: &self.context,
+                client: &self.entry,
+                pool: (&self.pool, self.home.worker()),
+                settings: &self.relay.settings,
+                times: (
+                    u64::from(self.waited) * 1000,
+                    self.context.now().saturating_sub(self.query_began),
+                ),
+            };
+            over.note(Some(watched));
+        }
+    }
+
     /// Tells the client, lets it go, and sees to the server it leaves.
     pub async fn finish(mut self: Box<Self>, ending: &Ending) {
         self.leave_queue();
+        self.break_off();
         if let Ending::Error(error) = ending {
             self.forget_refused(error);
             if let Some(counters) = self.pool.counters(self.home.worker()) {

@@ -12,8 +12,8 @@ mod words;
 
 use words::word;
 pub use words::{
-    AuthType, Facility, FollowSequences, LoadBalance, PinPolicy, PoolMode, ShutdownMode, SslMode,
-    UnnamedTexts,
+    AuthType, Facility, FollowSequences, LoadBalance, LogText, PinPolicy, PoolMode, ShutdownMode,
+    SslMode, UnnamedTexts,
 };
 
 /// The kind of a setting's value, as written in a file.

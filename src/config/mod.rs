@@ -38,8 +38,8 @@ pub use diff::{Change, DatabaseEffect};
 pub use env::{Target, parse_url};
 pub use error::{Error, Place, Problem};
 pub use kind::{
-    AuthType, ByteSize, Facility, FollowSequences, LoadBalance, Millis, MillisOrNever, Mode,
-    PeerId, PinPolicy, PoolMode, ShutdownMode, SslMode, UnnamedTexts,
+    AuthType, ByteSize, Facility, FollowSequences, LoadBalance, LogText, Millis, MillisOrNever,
+    Mode, PeerId, PinPolicy, PoolMode, ShutdownMode, SslMode, UnnamedTexts,
 };
 pub use peers::Peer;
 pub use settings::{Applied, Reload, Setting, Settings, Support};

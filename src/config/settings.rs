@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::config::error::Problem;
 use crate::config::kind::{
-    AuthType, ByteSize, Facility, Fault, FollowSequences, Kind, Millis, MillisOrNever, Mode,
-    PeerId, PinPolicy, PoolMode, ShutdownMode, SslMode, UnnamedTexts, Value,
+    AuthType, ByteSize, Facility, Fault, FollowSequences, Kind, LogText, Millis, MillisOrNever,
+    Mode, PeerId, PinPolicy, PoolMode, ShutdownMode, SslMode, UnnamedTexts, Value,
 };
 use crate::config::ldap;
 
@@ -264,6 +264,10 @@ settings! {
                 "Log the errors that the pooler itself sends to clients.";
             log_min_duration: MillisOrNever = Some("-1"), Kind::MillisOrNever, Live,
                 "Log queries that took so many milliseconds or more, with what they waited for a server and what they took on it, and without their text; at most ten lines a second. -1: none. Also per database. Not in PgBouncer.";
+            log_statement_text: LogText = Some("off"), Kind::Enum(LogText::WORDS), Live,
+                "What the lines of `log_min_duration` have of the query's text: nothing (`off`), the text without its constants, comments and what is over 1 kB (`normalized`), or its first 4 kB with all data in them (`full`); with a text come the rows and bytes that were returned. Not in PgBouncer.";
+            track_statements: usize = Some("0"), Kind::Int, Live,
+                "Count calls, errors, times, rows and bytes of so many statements, by pool and text without constants, for SHOW STATEMENTS and the status page; each worker thread keeps as many, and those that are used least make room. 0: none. Not in PgBouncer.";
             log_stats: bool = Some("1"), Kind::Bool01, Live,
                 "Log one line of statistics per `stats_period`.";
             stats_period: Duration = Some("60"), Kind::Seconds, Live,

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::accounting::Sizes;
 use super::functions::Functions;
-use crate::config::{Config, Database, FollowSequences, Host, PinPolicy, PoolMode, UnnamedTexts};
+use crate::config::{
+    Config, Database, FollowSequences, Host, LogText, PinPolicy, PoolMode, UnnamedTexts,
+};
 use crate::net::dns::Ttl;
 use crate::net::{Address, Names, TcpOptions};
 use crate::prepared::promotion::Promotions;
@@ -88,6 +90,14 @@ pub struct PoolSettings {
     pub transaction_timeout: u64,
     /// `log_min_duration`, microseconds; as long as can be: never.
     pub slow_after: u64,
+    /// A query that took so long, waiting included, is looked at when it is over: `slow_after`, or 0 where all are watched.
+    pub judge_after: u64,
+    /// Is it seen which statement each query is of: for `track_statements`, or for texts in the log?
+    pub is_watched: bool,
+    /// `track_statements`.
+    pub track_statements: usize,
+    /// `log_statement_text`.
+    pub log_text: LogText,
 }
 
 impl PoolSettings {
@@ -113,6 +123,9 @@ impl PoolSettings {
         };
         // What a client has made of its session may be in front of what a text meant for others.
         let may_promote = max_prepared_statements > 0 && pin_policy != PinPolicy::Off;
+        let slow_after = config.log_min_duration(database).map_or(u64::MAX, micros);
+        let logs_texts = slow_after < u64::MAX && all.log_statement_text != LogText::Off;
+        let is_watched = all.track_statements > 0 || logs_texts;
         let query = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
         Self {
             mode,
@@ -166,7 +179,11 @@ impl PoolSettings {
             query_timeout: micros(config.query_timeout(database, user)),
             idle_transaction_timeout: micros(config.idle_transaction_timeout(user)),
             transaction_timeout: micros(config.transaction_timeout(user)),
-            slow_after: config.log_min_duration(database).map_or(u64::MAX, micros),
+            slow_after,
+            judge_after: if is_watched { 0 } else { slow_after },
+            is_watched,
+            track_statements: all.track_statements,
+            log_text: all.log_statement_text,
         }
     }
 

@@ -153,6 +153,9 @@ impl Pool {
             .store(settings.round_robin, Ordering::Relaxed);
         self.lifetime
             .store(micros(settings.lifetime), Ordering::Relaxed);
+        if settings.track_statements == 0 {
+            self.parts.registry.statements.clear();
+        }
         self.settings.store(Arc::new(settings));
         self.version.fetch_add(1, Ordering::AcqRel);
         self.note_growth();

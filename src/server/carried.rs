@@ -268,6 +268,7 @@ impl Carried {
                 base: Value::overlay(&self.base),
                 drawn,
                 doom: None,
+                watched: None,
             },
             entry: registry.enter_server(entry),
             home: place.worker,

@@ -242,6 +242,7 @@ impl Greeted {
                 base: Overlay::default(),
                 drawn: Drawn::ByNobody,
                 doom: None,
+                watched: None,
             },
             entry: registry.enter_server(entry),
             home: worker,

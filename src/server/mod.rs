@@ -20,6 +20,7 @@ pub mod pipeline;
 pub mod session;
 pub mod statements;
 pub mod trial;
+mod watched;
 
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ use overlay::Overlay;
 use pipeline::Pipeline;
 use session::Tracked;
 use statements::Statements;
+pub use watched::Watched;
 
 use crate::net::Connection;
 use crate::prepared::Statement;
@@ -216,6 +218,8 @@ pub struct State {
     pub drawn: Drawn,
     /// Set when it must not go back to the pool.
     pub doom: Option<Doom>,
+    /// What is seen of the batch under way; `None`: nothing is watched.
+    pub watched: Option<Box<Watched>>,
 }
 
 /// A connection to PostgreSQL that is logged in.

@@ -8,6 +8,7 @@
 pub mod classify;
 pub mod functions;
 pub mod lexer;
+pub mod normalize;
 pub mod quote;
 pub mod steady;
 pub mod touches;

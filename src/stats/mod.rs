@@ -9,6 +9,7 @@ pub mod exposition;
 pub mod histogram;
 pub mod registry;
 pub mod reloads;
+pub mod statements;
 mod throttle;
 
 pub use apart::Apart;
@@ -16,4 +17,5 @@ pub use counters::{Counters, Totals};
 pub use errors::{Errors, Fault};
 pub use registry::{ClientEntry, Order, Phase, Registry, ServerEntry, ServerState};
 pub use reloads::Reloads;
+pub use statements::Statements;
 pub use throttle::Throttle;

@@ -13,7 +13,7 @@ use dashmap::DashMap;
 use rand::Rng;
 use tokio::time::Instant;
 
-use super::{Apart, Errors, Reloads, Throttle, clock};
+use super::{Apart, Errors, Reloads, Statements, Throttle, clock};
 
 mod client;
 mod pins;
@@ -117,6 +117,8 @@ pub struct Registry {
     pub reloads: Reloads,
     /// How many slow queries the log has.
     pub slow_queries: Throttle,
+    /// Which statements take the time.
+    pub statements: Statements,
 }
 
 impl Registry {

@@ -64,6 +64,7 @@ mod sessions;
 mod shapes;
 mod shutdown;
 mod startup_parameters;
+mod statements;
 mod suspend;
 mod systemd;
 mod takeover;

@@ -150,6 +150,19 @@ words! {
 }
 
 words! {
+    /// What the log has of the text of a slow query (`log_statement_text`).
+    LogText {
+        /// Nothing.
+        #[default]
+        Off = "off",
+        /// The text without its constants.
+        Normalized = "normalized",
+        /// The text as it came, with the data in it.
+        Full = "full",
+    }
+}
+
+words! {
     /// Which of several hosts a new server is made at (PgBouncer: `load_balance_hosts` of a database).
     LoadBalance {
         /// The next one, each time.

@@ -242,6 +242,8 @@ const OURS: &[&str] = &[
     "min_worker_threads",
     "prepared_statements_memory",
     "stats_users_prefix",
+    "log_statement_text",
+    "track_statements",
 ];
 
 /// More values that are refused, for settings that say more than their kind does.
