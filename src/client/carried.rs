@@ -348,22 +348,14 @@ impl From<CarriedForget> for Forget {
 // ---- arriving --------------------------------------------------------------------------------
 
 impl Carried {
-    /// Its database, and the user of its server, if it comes with one.
-    pub fn server(&self) -> Option<(&str, &str)> {
-        let server = self.server.as_ref()?;
-        Some((&server.database, &server.user))
+    /// Its pool in the process before: database and user.
+    pub fn pool(&self) -> (String, String) {
+        (self.database.clone(), self.pool_user.clone())
     }
 
-    /// Where it is to live.
-    pub fn home(&self, context: &Context) -> ClientCount {
-        let manager = &context.manager;
-        let workers = &manager.parts().workers;
-        let config = context.config.load();
-        let pool = config
-            .database(&self.database)
-            .map(|database| manager.pool(&config, &database, &self.user, Learned::default()));
-        let home = pool.map_or(0, |pool| workers.least_loaded(pool.homes()));
-        workers.count_client(home)
+    /// Does it come with its server?
+    pub fn has_server(&self) -> bool {
+        self.server.is_some()
     }
 
     /// Serves it from now on, on the worker that calls this. The client is told if it can't be.

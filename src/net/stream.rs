@@ -149,6 +149,11 @@ impl Raw {
     }
 }
 
+/// The user id of the process at the other end of a Unix socket.
+pub fn peer_uid(socket: &std::os::unix::net::UnixStream) -> Option<u32> {
+    credentials(socket).map(|peer| peer.uid())
+}
+
 fn credentials(socket: &std::os::unix::net::UnixStream) -> Option<UnixCredentials> {
     nix::sys::socket::getsockopt(socket, PeerCredentials).ok()
 }
@@ -350,7 +355,7 @@ impl Stream {
     pub fn peer_uid(&self) -> Option<u32> {
         match self.raw()? {
             Raw::Tcp(_) => None,
-            Raw::Unix(socket) => credentials(socket).map(|peer| peer.uid()),
+            Raw::Unix(socket) => peer_uid(socket),
         }
     }
 

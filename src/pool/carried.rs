@@ -107,23 +107,22 @@ impl Pool {
     pub fn carry(&self) -> CarriedPool {
         let (credentials, _) = self.credentials();
         let scram = credentials.scram.as_ref();
+        let (password, md5) = match &credentials.secret {
+            Some(Secret::Plain(password)) => (Some(password.expose().to_vec()), None),
+            Some(Secret::Md5(hash)) => (None, Some(hash.expose().to_vec())),
+            Some(Secret::Scram(_)) | None => (None, None),
+        };
         let welcome = self.welcome();
         let welcome = welcome.iter().flat_map(|welcome| welcome.iter());
         CarriedPool {
             database: self.database.clone(),
             user: self.user.clone(),
-            password: match &credentials.secret {
-                Some(Secret::Plain(password)) => Some(password.expose().to_vec()),
-                Some(Secret::Md5(_) | Secret::Scram(_)) | None => None,
-            },
+            password,
             scram_client: scram.map(|keys| keys.client_key.expose().to_vec()),
             scram_server: scram.map(|keys| keys.server_key.expose().to_vec()),
             welcome: Value::all(welcome.map(|(name, value)| (name, value.as_slice()))),
             functions: Some(self.settings().functions.carry()),
-            md5: match &credentials.secret {
-                Some(Secret::Md5(hash)) => Some(hash.expose().to_vec()),
-                Some(Secret::Plain(_) | Secret::Scram(_)) | None => None,
-            },
+            md5,
             servers: (self.open_servers() + self.connecting()) as u64,
         }
     }

@@ -346,12 +346,17 @@ impl Handover {
             self.introduce_pools(context);
             let clients = context.clients();
             let listening = self.listening.lock().clone();
-            let of_listeners = |client: &ClientEntry| {
-                listening.contains(&(client.database.clone(), client.pool_user.clone()))
-            };
-            let stays = |client: &ClientEntry| !may_move(client, context) || of_listeners(client);
-            self.tell(clients.iter().filter(|client| !stays(client)));
-            self.fetch_servers(context, &clients, stays);
+            let (mut going, mut needed) = (Vec::new(), HashSet::new());
+            for client in &clients {
+                let pool = (client.database.clone(), client.pool_user.clone());
+                if may_move(client, context) && !listening.contains(&pool) {
+                    going.push(client);
+                } else {
+                    needed.insert(pool);
+                }
+            }
+            self.tell(&going);
+            self.fetch_servers(context, &needed);
             // Whoever has not got through a login by then has no part in it.
             let may_come = !acceptors.has_left() || !nobody_logs_in(context);
             if clients.is_empty() && (!may_come || began.elapsed() > limit) {
@@ -376,7 +381,7 @@ impl Handover {
         let deadline = Instant::now() + CLEANING;
         let mut tick = interval(PERIOD);
         while context.manager.active_servers(None) > 0 && Instant::now() < deadline {
-            self.fetch_servers(context, &[], |_| false);
+            self.fetch_servers(context, &HashSet::new());
             tick.tick().await;
         }
         context.set_exit(None);
@@ -409,7 +414,7 @@ impl Handover {
     }
 
     /// Has clients go: those who would at once no more than so many ahead of what was sent.
-    fn tell<'a>(&mut self, clients: impl Iterator<Item = &'a Arc<ClientEntry>>) {
+    fn tell(&mut self, clients: &[&Arc<ClientEntry>]) {
         let now = Instant::now();
         let mut under_way = self
             .told
@@ -440,17 +445,10 @@ impl Handover {
         }
     }
 
-    /// Sends the servers that are free, of pools that nobody needs here any more, and says how many are left.
-    fn fetch_servers(
-        &mut self,
-        context: &Arc<Context>,
-        clients: &[Arc<ClientEntry>],
-        stays: impl Fn(&ClientEntry) -> bool,
-    ) {
+    /// Sends the servers that are free, but of pools that are needed here, and says how many are left.
+    fn fetch_servers(&mut self, context: &Arc<Context>, needed: &HashSet<(String, String)>) {
         for pool in context.manager.pools() {
-            let is_needed = clients.iter().any(|client| {
-                stays(client) && client.database == pool.database && client.pool_user == pool.user
-            });
+            let is_needed = needed.contains(&(pool.database.clone(), pool.user.clone()));
             pool.set_leaving(!is_needed);
             let mut left = 0;
             if !is_needed {

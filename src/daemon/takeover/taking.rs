@@ -7,12 +7,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -20,6 +17,7 @@ use tokio::sync::oneshot;
 use super::{Cancel, Error, Hello, Kind, Listening, Purpose, State, Word, expect, hear, read, say};
 use crate::client::{Asked, Context, carried};
 use crate::daemon::listen::{self, ListenOptions, Listeners, UnixSocket};
+use crate::net::stream::peer_uid;
 use crate::net::{Parcel, Parcels};
 use crate::pool::listener::{CarriedListener, Hold};
 use crate::pool::{CarriedPool, Elsewhere, Pool};
@@ -56,9 +54,10 @@ pub fn knock(dir: &Path, port: u16) -> Result<Option<Predecessor>, Error> {
         }
     };
     // Whoever can make a socket there would get the passwords of pools, and could make clients up.
-    let peer = getsockopt(&socket, PeerCredentials).map_err(io::Error::from)?;
-    if peer.uid() != geteuid().as_raw() {
-        return Err(Error::Stranger { uid: peer.uid() });
+    let uid = peer_uid(&socket).ok_or(io::ErrorKind::NotConnected);
+    let uid = uid.map_err(io::Error::from)?;
+    if uid != geteuid().as_raw() {
+        return Err(Error::Stranger { uid });
     }
     let mut packet = Vec::new();
     startup::successor(&mut packet);
@@ -189,7 +188,6 @@ impl Predecessor {
             holds: Arc::default(),
             asked: Arc::default(),
             arrived: None,
-            lost: Arc::default(),
         })
     }
 }
@@ -206,9 +204,8 @@ pub struct Arrivals {
     holds: Arc<Mutex<Vec<Hold>>>,
     /// Cancel requests that are not answered.
     asked: Arc<Mutex<HashMap<u64, oneshot::Sender<()>>>>,
+    /// To be told when all have come.
     arrived: Option<oneshot::Sender<()>>,
-    /// Clients that could not be served here.
-    lost: Arc<AtomicUsize>,
 }
 
 impl Arrivals {
@@ -271,22 +268,19 @@ impl Arrivals {
 
     fn take_client(&mut self, parcel: Parcel) -> Result<(), Error> {
         let client: carried::Carried = read(&parcel)?;
-        let (context, lost) = (self.context.clone(), self.lost.clone());
-        let count = client.home(&context);
+        let context = self.context.clone();
+        let workers = &context.manager.parts().workers;
+        let pool = self.pools.get(&client.pool());
+        let home = pool.map_or(0, |pool| workers.least_loaded(pool.homes()));
+        let count = workers.count_client(home);
         // Now, not on the worker: what comes next may be that there is one less elsewhere.
-        let seat = client.server().and_then(|(database, user)| {
-            let name = (database.to_owned(), user.to_owned());
-            self.pools.get(&name).map(Pool::seat)
-        });
-        let workers = &self.context.manager.parts().workers;
+        let seat = pool.filter(|_| client.has_server()).map(Pool::seat);
         self.came[0] += 1;
-        workers.spawn_on(count.worker(), async move {
+        let context = context.clone();
+        workers.spawn_on(home, async move {
             match client.arrive(&context, (parcel.descriptors, seat), count) {
                 Ok(resident) => resident.await,
-                Err(error) => {
-                    lost.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!("a client was not taken over: {error}");
-                }
+                Err(error) => tracing::warn!("a client was not taken over: {error}"),
             }
         });
         Ok(())
