@@ -14,7 +14,7 @@ use crate::server::State;
 use crate::server::look::Seen;
 use crate::server::overlay::Overlay;
 use crate::sql::lexer::{Lexer, begins_with};
-use crate::sql::touches::{Found, Setting, Touches, has_name, touches};
+use crate::sql::touches::{Found, Setting, Touches, executed, has_name, touches};
 use crate::stats::registry::PinGuard;
 
 pub mod carried;
@@ -151,7 +151,8 @@ impl Belongings {
         self.touched = Touches::NONE;
         self.resets = false;
         self.holds = seen.holds;
-        self.prepares = seen.holds.contains(Touches::STATEMENTS);
+        self.prepares =
+            seen.holds.contains(Touches::STATEMENTS) || !seen.overlay.statements().is_empty();
         self.overlay = Some(seen.overlay.clone());
     }
 
@@ -172,6 +173,19 @@ impl Belongings {
     pub fn is_gone(&self, base: &Overlay) -> bool {
         let overlay = self.overlay.as_ref().unwrap_or(base);
         self.login.is_none() && !self.leaves_something() && overlay.same_as(base)
+    }
+
+    /// Does a text only run a statement of SQL's PREPARE that is surely still what the last look found, and that leaves nothing
+    /// behind by what `leaves_nothing` says of it and of the values it is given?
+    fn runs_quietly(&self, sql: &[u8], leaves_nothing: impl Fn(&[u8]) -> bool) -> bool {
+        if self.touched.contains(Touches::STATEMENTS) || self.holds.contains(Touches::SETTINGS) {
+            return false;
+        }
+        let statements = self.overlay.iter().flat_map(Overlay::statements);
+        executed(sql).is_some_and(|executed| {
+            let run = statements.into_iter().find(|it| executed.is(&it.name));
+            run.is_some_and(|it| leaves_nothing(&it.body) && leaves_nothing(executed.values()))
+        })
     }
 
     fn note(&mut self, touches: Touches, text: &[u8]) {
@@ -248,6 +262,15 @@ impl Relay {
         }
     }
 
+    /// Is nothing to be looked for behind a text for which [`touches`](Self::touches) has something? EXECUTE may do anything, unless
+    /// it is known what it runs.
+    #[cold]
+    pub fn runs_quietly(&self, sql: &[u8]) -> bool {
+        let leaves_nothing = |text: &[u8]| self.touches(text).0.is_none();
+        let belongings = self.belongings.as_ref();
+        belongings.is_some_and(|it| it.runs_quietly(sql, leaves_nothing))
+    }
+
     /// What a text may do by what it does not show.
     #[inline]
     fn touches_behind(&self, sql: &[u8]) -> Option<Box<Found>> {
@@ -306,6 +329,7 @@ impl Relay {
         }
         let belongings = self.belongings.get_or_insert_default();
         belongings.note(found.touches, text);
+        let prepares = belongings.prepares && found.touches.contains(Touches::STATEMENTS);
         if found.touches.contains(Touches::BODY) {
             self.settings
                 .functions
@@ -319,6 +343,10 @@ impl Relay {
                     None => belongings.unseen = belongings.unseen.union(Touches::UNKNOWN_NAME),
                 },
             }
+        }
+        if prepares {
+            // What EXECUTE means is another thing now.
+            self.settings_may_change();
         }
     }
 

@@ -35,7 +35,7 @@ pub async fn check(mut pooled: Pooled, query: &[u8]) -> Option<Pooled> {
     None
 }
 
-/// Makes the server's session the client's: `overlay` is what it has set besides the tracked parameters. Afterwards the
+/// Makes the server's session the client's: `overlay` is what it has besides the tracked parameters. Afterwards the
 /// client's copy of these has the server's spelling.
 pub async fn adopt(
     mut pooled: Pooled,
@@ -47,17 +47,49 @@ pub async fn adopt(
             return Err(refused(pooled, &error));
         }
     }
-    pooled.server.state.overlay = overlay;
+    let state = &mut pooled.server.state;
+    let missing = overlay.missing(&state.overlay);
+    state.overlay = overlay;
+    if !missing.is_empty()
+        && let Err(error) = prepare_missing(&mut pooled, &missing).await
+    {
+        return Err(refused(pooled, &error));
+    }
     Ok(pooled)
 }
 
-/// The texts that make the session the client's, to be run one after the other; none if nothing has to change.
+/// Makes the client's statements of SQL's PREPARE, as many as can be made: a table may be gone meanwhile, and that is no reason
+/// to refuse what else the client wants to do.
+async fn prepare_missing(pooled: &mut Pooled, missing: &[usize]) -> Result<(), server::Error> {
+    let overlay = pooled.server.state.overlay.clone();
+    let statements = missing
+        .iter()
+        .filter_map(|at| overlay.statements().get(*at));
+    let texts: Vec<Vec<u8>> = statements
+        .map(|statement| {
+            let mut sql = Vec::new();
+            statement.put_prepare(&mut sql);
+            sql
+        })
+        .collect();
+    let refused = tokio::time::timeout(LIMIT, pooled.server.run_each(&texts))
+        .await
+        .map_err(|_| server::Error::ConnectTimeout)??;
+    let lost = refused.iter().filter_map(|at| missing.get(*at).copied());
+    let lost: Vec<usize> = lost.collect();
+    pooled.server.state.overlay = overlay.without_statements(&lost);
+    Ok(())
+}
+
+/// The texts that make the session the client's but for statements that it lacks, to be run one after the other; none if nothing
+/// has to change.
 ///
 /// The encoding comes first, in a text of its own: the values in the others are in the client's.
 pub fn difference(state: &State, wanted: &Tracked, overlay: &Overlay) -> Vec<Vec<u8>> {
     let encoding = wanted.difference(&state.tracked, |name| name == ENCODING);
     let mut others = wanted.difference(&state.tracked, |name| name != ENCODING);
     others.extend_from_slice(&overlay.difference(&state.overlay));
+    others.extend_from_slice(&overlay.deallocation(&state.overlay));
     let mut texts = vec![encoding, others];
     texts.retain(|text| !text.is_empty());
     texts

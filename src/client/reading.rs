@@ -30,6 +30,11 @@ pub(super) fn context(
         settings.extend_from_slice(value);
         settings.push(0);
     }
+    // What EXECUTE means; no setting has an empty name.
+    for statement in overlay.into_iter().flat_map(Overlay::statements) {
+        settings.push(0);
+        statement.put_prepare(&mut settings);
+    }
     registry.context(&settings)
 }
 

@@ -508,6 +508,7 @@ impl Session {
         let overlay = self.relay.wanted(&server.state);
         if !check
             && server.may_send_ahead()
+            && overlay.missing(&server.state.overlay).is_empty()
             && let Some(ready) = self.relay.may_go_along(bytes)
         {
             let texts = prepare::difference(&server.state, &self.relay.tracked, &overlay);

@@ -205,9 +205,13 @@ impl Relay {
         if frame.is_complete() {
             // One that makes no sense is PostgreSQL's to refuse, for it goes on after that.
             let sql = frontend::Query::read(frame.body()).map_or(&b""[..], |query| query.sql);
-            let (found, may_drop) = self.touches(sql);
-            if let Some(found) = &found {
-                self.touch(found, sql);
+            let (mut found, may_drop) = self.touches(sql);
+            if let Some(it) = &found {
+                if self.runs_quietly(sql) {
+                    found = None;
+                } else {
+                    self.touch(it, sql);
+                }
             }
             if self.run_with_sequences(linked, (sql, found.as_deref()), By::Query, out) {
                 return Step::Fenced;

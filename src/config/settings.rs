@@ -413,7 +413,7 @@ settings! {
             server_reset_query: String = Some("DISCARD ALL"), Kind::Text, Live,
                 "Query that cleans a server on release in session mode. Empty: none.";
             pin_policy: PinPolicy = Some("auto"), Kind::Enum(PinPolicy::WORDS), Live,
-                "Outside of session pooling: what a client has SET goes along to whichever server it is given, and with `auto` a client with state that can't move (temporary tables, advisory locks, `PREPARE`, cursors `WITH HOLD` and so on) keeps its server for as long as there is such state; `refuse` sends it away instead; `off` does neither, as PgBouncer. Clients that `LISTEN` share one connection of their pool, unless it is `off`. Also per database and per user. Not in PgBouncer.";
+                "Outside of session pooling: what a client has SET or made by SQL's PREPARE goes along to whichever server it is given, and with `auto` a client with state that can't move (temporary tables, advisory locks, cursors `WITH HOLD` and so on) keeps its server for as long as there is such state; `refuse` sends it away instead; `off` does neither, as PgBouncer. Clients that `LISTEN` share one connection of their pool, unless it is `off`. Also per database and per user. Not in PgBouncer.";
             follow_functions: bool = Some("1"), Kind::Bool01, Live,
                 "With `pin_policy`: also look at a session after a call of a function whose source says that it may change settings, take advisory locks and so on, and where triggers, views, policies and the like call such functions, after each write or each query. Not in PgBouncer.";
             follow_sequences: FollowSequences = Some("auto"), Kind::Enum(FollowSequences::WORDS), Live,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::overlay::Overlay;
+use super::overlay::prepared::Prepared;
 use super::pipeline::Pipeline;
 use super::session::{Tracked, TrackedNames};
 use super::statements::Statements;
@@ -64,8 +65,49 @@ impl Value {
 
     /// As settings.
     pub fn overlay(values: &[Self]) -> Overlay {
+        Self::overlay_with(values, &[])
+    }
+
+    /// As settings, with statements of SQL's PREPARE.
+    pub fn overlay_with(values: &[Self], statements: &[Statement]) -> Overlay {
         let setting = |it: &Self| (it.name.as_slice().into(), it.value.as_slice().into());
-        Overlay::new(values.iter().map(setting).collect())
+        let statements = statements.iter().map(|it| Prepared {
+            name: it.name.as_slice().into(),
+            types: it.types.as_slice().into(),
+            body: it.body.as_slice().into(),
+        });
+        Overlay::with_statements(values.iter().map(setting).collect(), statements.collect())
+    }
+}
+
+/// A statement of SQL's PREPARE.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[prost(skip_debug)]
+pub struct Statement {
+    #[prost(bytes = "vec", tag = "1")]
+    name: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    types: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    body: Vec<u8>,
+}
+
+impl fmt::Debug for Statement {
+    /// Without the text, which is a client's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Statement({})", String::from_utf8_lossy(&self.name))
+    }
+}
+
+impl Statement {
+    /// All of a session.
+    pub fn all(overlay: &Overlay) -> Vec<Self> {
+        let statement = |it: &Prepared| Self {
+            name: it.name.to_vec(),
+            types: it.types.to_vec(),
+            body: it.body.to_vec(),
+        };
+        overlay.statements().iter().map(statement).collect()
     }
 }
 
@@ -112,6 +154,10 @@ pub struct Carried {
     /// What it has said and nobody has dealt with.
     #[prost(bytes = "vec", tag = "15")]
     kept: Vec<u8>,
+    #[prost(message, repeated, tag = "16")]
+    statements: Vec<Statement>,
+    #[prost(message, repeated, tag = "17")]
+    base_statements: Vec<Statement>,
 }
 
 /// Who may have drawn from sequences.
@@ -179,6 +225,8 @@ impl Server {
             tracked: Value::all(state.tracked.iter()),
             overlay: Value::all(state.overlay.iter()),
             base: Value::all(state.base.iter()),
+            statements: Statement::all(&state.overlay),
+            base_statements: Statement::all(&state.base),
             status: u32::from(state.status.as_byte()),
             drew: match state.drawn {
                 Drawn::ByNobody => Drew::Nobody,
@@ -264,8 +312,8 @@ impl Carried {
                 status,
                 tracked: Value::tracked(&self.tracked, place.tracked),
                 heard: Vec::new(),
-                overlay: Value::overlay(&self.overlay),
-                base: Value::overlay(&self.base),
+                overlay: Value::overlay_with(&self.overlay, &self.statements),
+                base: Value::overlay_with(&self.base, &self.base_statements),
                 drawn,
                 doom: None,
                 watched: None,

@@ -23,6 +23,26 @@ impl Server {
         self.simple(sql, |_| {}).await
     }
 
+    /// Runs simple queries, sent at once. Comes back with the places of those that PostgreSQL refuses; the others are run.
+    pub async fn run_each(&mut self, texts: &[Vec<u8>]) -> Result<Vec<usize>, Error> {
+        let (mut out, mut refused) = (Vec::new(), Vec::new());
+        for text in texts {
+            frontend::query(&mut out, text);
+        }
+        self.state.unnamed = Unnamed::Unknown;
+        for at in 0..texts.len() {
+            let failure = self.exchange(&std::mem::take(&mut out), |_| {}).await?;
+            match none_refused(failure) {
+                Err(Error::Query(text)) => {
+                    tracing::debug!(server = self.entry.id, "refused: {text}");
+                    refused.push(at);
+                }
+                result => result?,
+            }
+        }
+        Ok(refused)
+    }
+
     /// Runs a simple query and returns all its rows, with their columns in text.
     pub async fn ask_for_rows(&mut self, sql: &[u8]) -> Result<Vec<Row>, Error> {
         let mut rows = Vec::new();
@@ -137,7 +157,7 @@ impl Server {
         let mut sql = self.state.base.difference(&self.state.overlay);
         sql.extend_from_slice(b"RESET SESSION AUTHORIZATION; RESET search_path; DISCARD TEMP");
         self.run(&sql).await?;
-        self.state.overlay = self.state.base.clone();
+        self.state.overlay = self.state.base.with_statements_of(&self.state.overlay);
         self.served = false;
         match connect_query {
             Some(query) => self.run_connect_query(query).await,
@@ -184,9 +204,11 @@ impl Server {
             }
             tag::COMMAND_COMPLETE if drops_all(backend::command_tag(body)?).is_some() => {
                 self.state.statements.clear();
-                if backend::command_tag(body)? == b"DISCARD ALL" {
-                    self.state.overlay = Overlay::default();
-                }
+                let settings = match backend::command_tag(body)? {
+                    b"DISCARD ALL" => Overlay::default(),
+                    _ => self.state.overlay.clone(),
+                };
+                self.state.overlay = settings.with_statements_of(&Overlay::default());
             }
             _ => {}
         }

@@ -3,14 +3,14 @@
 
 use std::sync::LazyLock;
 
-use super::overlay::Overlay;
+use super::overlay::{Overlay, prepared};
 use super::{Error, Server};
 use crate::sql::touches::{Setting, Touches, touches};
 
 /// What a look has found.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// What is set.
+    /// What is set, and what SQL's `PREPARE` has made if that can be made elsewhere.
     pub overlay: Overlay,
     /// Tracked parameters that nobody has set since the server was connected, or that were reset.
     pub at_first: Vec<Box<[u8]>>,
@@ -26,7 +26,7 @@ pub struct Seen {
 pub const MARK: &[u8] = b"pgferry.listens";
 
 /// Each kind of state that lives on a server: how the query calls it, and when there is some.
-const HOLDS: [(&str, Touches, &str); 4] = [
+const HOLDS: [(&str, Touches, &str); 3] = [
     (
         "temporary",
         Touches::TEMPORARY,
@@ -46,15 +46,10 @@ const HOLDS: [(&str, Touches, &str); 4] = [
         Touches::CURSORS,
         "EXISTS (SELECT FROM pg_catalog.pg_cursor() WHERE is_holdable)",
     ),
-    (
-        "statements",
-        Touches::STATEMENTS,
-        "EXISTS (SELECT FROM pg_catalog.pg_prepared_statement() WHERE from_sql)",
-    ),
 ];
 
-/// The query: rows of a kind, a name and a value. Kind `s` is a setting, `c` a channel, `h` something else that holds. Its parameters are the
-/// role that was logged in as, an array of settings that are not of interest, and one of custom settings.
+/// The query: rows of a kind, a name and a value. Kind `s` is a setting, `c` a channel, `h` something else that holds; `t` and `p` are a
+/// statement's. Its parameters are the role that was logged in as, an array of settings that are not of interest, and one of custom settings.
 static QUERY: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut sql = "SELECT CASE WHEN name OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[]) THEN 'd' ELSE 's' END, \
         name, setting FROM pg_catalog.pg_show_all_settings() \
@@ -76,6 +71,8 @@ static QUERY: LazyLock<Vec<u8>> = LazyLock::new(|| {
         sql.push_str("', '' WHERE ");
         sql.push_str(condition);
     }
+    sql.push_str(" UNION ALL ");
+    sql.push_str(&prepared::query());
     sql.into_bytes()
 });
 
@@ -125,13 +122,13 @@ impl Server {
             .fetch(&QUERY, &[login.as_bytes(), &known, &custom])
             .await?;
         let mut seen = Seen::default();
-        let mut settings = Vec::new();
+        let (mut settings, mut statements) = (Vec::new(), prepared::Rows::default());
         for row in rows {
             let mut columns = row.into_iter().flatten();
             let (Some(kind), Some(name), Some(value)) =
                 (columns.next(), columns.next(), columns.next())
             else {
-                // A custom setting that this server has never heard of.
+                // A custom setting that this server has never heard of, or a text that is too long.
                 continue;
             };
             match kind.as_slice() {
@@ -143,12 +140,18 @@ impl Server {
                     seen.holds = seen.holds.union(Touches::CHANNELS);
                     seen.channels.push(name.into());
                 }
+                b"t" => statements.has_types(name, value),
+                b"p" => statements.has_text(name, value),
                 b"d" => seen.at_first.push(name.into()),
                 _ if name == MARK => seen.mark = Some(value.into()),
                 _ => settings.push((name.into(), value.into())),
             }
         }
-        seen.overlay = Overlay::new(settings);
+        let statements = statements.all().unwrap_or_else(|| {
+            seen.holds = seen.holds.union(Touches::STATEMENTS);
+            Vec::new()
+        });
+        seen.overlay = Overlay::with_statements(settings, statements);
         Ok(seen)
     }
 

@@ -2,11 +2,14 @@
 //!
 //! The parameters that PostgreSQL reports are [`session`](super::session)'s; these are all others, as a look at the server
 //! ([`look`](super::look)) finds them: `pg_settings` with `source = 'session'`, custom settings by name, and two that are not
-//! listed there, `role` and `session_authorization`.
+//! listed there, `role` and `session_authorization`. Beside the settings there are the statements of SQL's `PREPARE`.
+
+pub mod prepared;
 
 use std::sync::Arc;
 
 use crate::sql::quote::{put_identifier, put_literal};
+use prepared::Prepared;
 
 /// SET ROLE.
 pub const ROLE: &[u8] = b"role";
@@ -17,25 +20,45 @@ pub const AUTHORIZATION: &[u8] = b"session_authorization";
 /// A setting's name and its value.
 pub type Setting = (Box<[u8]>, Box<[u8]>);
 
-/// Settings of a session with their values, by name. Nearly all are empty, and an empty one is a null pointer.
+/// Settings of a session with their values, by name, and its statements. Nearly all are empty, and an empty one is a null pointer.
 #[derive(Debug, Clone, Default)]
-pub struct Overlay(Option<Arc<Vec<Setting>>>);
+pub struct Overlay(Option<Arc<Set>>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Set {
+    settings: Vec<Setting>,
+    statements: Vec<Prepared>,
+}
 
 impl Overlay {
     /// These settings; of one that is named twice the first counts.
-    pub fn new(mut settings: Vec<Setting>) -> Self {
-        settings.sort_by(|one, other| one.0.cmp(&other.0));
-        settings.dedup_by(|one, other| one.0 == other.0);
-        Self((!settings.is_empty()).then(|| Arc::new(settings)))
+    pub fn new(settings: Vec<Setting>) -> Self {
+        Self::with_statements(settings, Vec::new())
     }
 
-    /// Is nothing set?
+    /// These settings and statements of SQL's `PREPARE`; of what is named twice the first counts.
+    pub fn with_statements(mut settings: Vec<Setting>, mut statements: Vec<Prepared>) -> Self {
+        settings.sort_by(|one, other| one.0.cmp(&other.0));
+        settings.dedup_by(|one, other| one.0 == other.0);
+        statements.sort_by(|one, other| one.name.cmp(&other.name));
+        statements.dedup_by(|one, other| one.name == other.name);
+        let is_empty = settings.is_empty() && statements.is_empty();
+        let set = || {
+            Arc::new(Set {
+                settings,
+                statements,
+            })
+        };
+        Self((!is_empty).then(set))
+    }
+
+    /// Is nothing set, and nothing prepared?
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Are the same settings set to the same values?
+    /// Are the same settings set to the same values, and the same statements prepared?
     #[inline]
     pub fn same_as(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
@@ -45,34 +68,83 @@ impl Overlay {
         }
     }
 
+    fn settings(&self) -> &[Setting] {
+        self.0.as_ref().map_or(&[], |set| &set.settings)
+    }
+
     /// The settings, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let settings = self.0.iter().flat_map(|settings| settings.iter());
+        let settings = self.settings().iter();
         settings.map(|(name, value)| (&**name, &**value))
     }
 
-    /// These settings, and those of `other` besides that are not among them.
+    /// The statements of SQL's `PREPARE`, ordered by name.
+    pub fn statements(&self) -> &[Prepared] {
+        self.0.as_ref().map_or(&[], |set| &set.statements)
+    }
+
+    /// These settings, and those of `other` besides that are not among them; likewise the statements.
     #[must_use]
     pub fn filled_from(&self, other: &Self) -> Self {
-        let both = self.0.iter().chain(other.0.iter());
-        Self::new(both.flat_map(|settings| settings.iter().cloned()).collect())
+        let settings = self.settings().iter().chain(other.settings());
+        let statements = self.statements().iter().chain(other.statements());
+        Self::with_statements(settings.cloned().collect(), statements.cloned().collect())
+    }
+
+    /// These settings, with the statements of `other`.
+    #[must_use]
+    pub fn with_statements_of(&self, other: &Self) -> Self {
+        if self.statements() == other.statements() {
+            return self.clone();
+        }
+        Self::with_statements(self.settings().to_vec(), other.statements().to_vec())
+    }
+
+    /// These settings, and the statements but for those at these places.
+    #[must_use]
+    pub fn without_statements(&self, places: &[usize]) -> Self {
+        if places.is_empty() {
+            return self.clone();
+        }
+        let statements = self.statements().iter().enumerate();
+        let left = statements.filter(|(at, _)| !places.contains(at));
+        let left = left.map(|(_, statement)| statement.clone()).collect();
+        Self::with_statements(self.settings().to_vec(), left)
     }
 
     /// What a setting is set to; its name to the letter.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        let settings = self.0.as_deref()?;
+        let settings = self.settings();
         let at = settings
             .binary_search_by(|(known, _)| (**known).cmp(name))
             .ok()?;
         settings.get(at).map(|(_, value)| &**value)
     }
 
-    /// The statements that make a session with the settings `has` one with these; empty if nothing has to change.
+    /// Where the statements are that a session with those of `has` lacks.
+    pub fn missing(&self, has: &Self) -> Vec<usize> {
+        let statements = self.statements().iter().enumerate();
+        let missing = statements.filter(|(_, it)| !has.statements().contains(it));
+        missing.map(|(at, _)| at).collect()
+    }
+
+    /// The statements that take away what a session with those of `has` has too much; empty if there is nothing.
+    pub fn deallocation(&self, has: &Self) -> Vec<u8> {
+        let mut sql = Vec::new();
+        for extra in has.statements() {
+            if !self.statements().contains(extra) {
+                extra.put_deallocate(&mut sql);
+            }
+        }
+        sql
+    }
+
+    /// The text that makes a session with the settings of `has` one with these; empty if nothing has to change.
     ///
     /// Who the session is comes last and goes first: what a role may not set was set by somebody else.
     pub fn difference(&self, has: &Self) -> Vec<u8> {
         let mut sql = Vec::new();
-        if self.same_as(has) {
+        if self.settings() == has.settings() {
             return sql;
         }
         if has.get(AUTHORIZATION).is_some() {
@@ -134,6 +206,7 @@ pub(crate) fn settings(pairs: &[(&str, &str)]) -> Vec<Setting> {
 
 #[cfg(test)]
 mod tests {
+    use super::prepared::prepared;
     use super::*;
 
     fn overlay(pairs: &[(&str, &str)]) -> Overlay {
@@ -185,6 +258,37 @@ mod tests {
         assert_eq!(
             difference(&[("role", "q")], &[("role", "q"), ("a", "1")]),
             "RESET ROLE;RESET \"a\";SET ROLE 'q';"
+        );
+    }
+
+    #[test]
+    fn statements_are_prepared_and_deallocated_where_they_differ() {
+        let with = |statements: &[(&str, &str)]| {
+            let statements = statements
+                .iter()
+                .map(|(name, body)| prepared(name, "", body));
+            Overlay::with_statements(settings(&[("a", "1")]), statements.collect())
+        };
+        let wanted = with(&[("q", "SELECT 2"), ("p", "SELECT 1"), ("r", "SELECT 3")]);
+        let has = with(&[("p", "SELECT 1"), ("q", "SELECT 0"), ("x\"", "SELECT 4")]);
+        assert!(!wanted.same_as(&has));
+        assert_eq!(wanted.difference(&has), b"");
+        assert_eq!(
+            String::from_utf8(wanted.deallocation(&has)).unwrap(),
+            "DEALLOCATE \"q\";DEALLOCATE \"x\"\"\";"
+        );
+        let missing = wanted.missing(&has);
+        assert_eq!(missing, [1, 2]);
+        assert!(
+            wanted
+                .without_statements(&missing)
+                .same_as(&with(&[("p", "SELECT 1")]))
+        );
+        assert!(wanted.with_statements_of(&has).same_as(&has));
+        assert!(
+            with(&[("p", "SELECT 1")])
+                .filled_from(&wanted)
+                .same_as(&wanted)
         );
     }
 

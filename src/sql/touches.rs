@@ -9,6 +9,7 @@
 
 mod draws;
 mod name;
+mod prepared;
 mod walk;
 
 use super::lexer::{Lexer, is_blank};
@@ -17,6 +18,7 @@ use name::goes_on_name;
 use std::fmt;
 
 pub use draws::{Draws, beginning, begins_quietly, draws, has_name};
+pub use prepared::{Executed, executed, prepared_body};
 pub use walk::look_closely;
 
 /// Kinds of things that outlive a transaction in its session.

@@ -126,7 +126,7 @@ impl Script {
     /// State that lives on a server.
     fn belonging(&mut self) -> String {
         let number = self.random.random_range(0..3);
-        match self.random.random_range(0..20) {
+        match self.random.random_range(0..23) {
             0 => format!("CREATE TEMP TABLE tmp{number} (v int)"),
             1 => format!("CREATE TEMPORARY TABLE tmp{number} ON COMMIT DROP AS SELECT 1 AS v"),
             2 => format!("SELECT {number} AS v INTO TEMP tmp{number}"),
@@ -167,6 +167,11 @@ impl Script {
                     "SET SESSION ROLE other",
                 ])
                 .to_owned(),
+            19 => format!(
+                "PREPARE q{number}(text) AS SELECT set_config('work_mem', $1, false) AS set"
+            ),
+            20 => format!("EXECUTE q{number}('{}MB')", number + 5),
+            21 => format!("SELECT 1; PREPARE p{number} AS SELECT $1 || ';' AS v; SELECT 2"),
             _ => "SELECT count(*) FROM pg_prepared_statements WHERE from_sql".to_owned(),
         }
     }
@@ -283,7 +288,7 @@ impl<'a> Side<'a> {
 }
 
 /// What must be the same: everything but what a server reports of its parameters, and the lines of its source.
-fn shown(replies: &[Message]) -> String {
+pub fn shown(replies: &[Message]) -> String {
     let mut text = String::new();
     for message in replies {
         match message.tag {

@@ -63,6 +63,7 @@ mod sequences;
 mod sessions;
 mod shapes;
 mod shutdown;
+mod sql_prepared;
 mod startup_parameters;
 mod statements;
 mod suspend;

@@ -219,8 +219,16 @@ fn state_that_can_not_move_keeps_its_server_for_as_long_as_it_lives() {
             "CLOSE c",
             "cursors",
         ),
-        ("PREPARE p AS SELECT 1", "DEALLOCATE p", "statements"),
-        ("PREPARE p AS SELECT 1", "DISCARD ALL", "statements"),
+        (
+            "PREPARE p AS SELECT 1; DEALLOCATE p; PREPARE p AS SELECT 2",
+            "DEALLOCATE p",
+            "statements",
+        ),
+        (
+            "PREPARE p AS SELECT 1; DEALLOCATE p; PREPARE p AS SELECT 2",
+            "DISCARD ALL",
+            "statements",
+        ),
     ] {
         client.rows(begin);
         assert_eq!(servers_used(&mut client), 1, "{begin}");

@@ -93,7 +93,7 @@ fn clients_keep_their_statements_their_settings_and_their_servers() {
 
 #[test]
 fn transactions_and_what_can_not_move_go_over_with_their_servers() {
-    let (mut pooler, database) = start(5, |_| ());
+    let (mut pooler, database) = start(6, |_| ());
     let mut open = pooler.connect(&database);
     open.rows("CREATE TABLE t (a int)");
     open.rows("BEGIN");
@@ -108,6 +108,8 @@ fn transactions_and_what_can_not_move_go_over_with_their_servers() {
     owner.rows("PREPARE by_sql AS SELECT a FROM own");
     let mut locker = pooler.connect(&database);
     locker.rows("SELECT pg_advisory_lock(17)");
+    let mut preparer = pooler.connect(&database);
+    preparer.rows("PREPARE by_sql(int) AS SELECT $1 + 1");
     let mut unnamed = pooler.connect(&database);
     unnamed.rows("BEGIN");
     unnamed.exchange(&[
@@ -119,6 +121,7 @@ fn transactions_and_what_can_not_move_go_over_with_their_servers() {
     assert_eq!(run_prepared(&mut open, "count"), ["1"]);
     assert_eq!(run_prepared(&mut unnamed, ""), ["unnamed"]);
     assert_eq!(owner.value("EXECUTE by_sql"), "7");
+    assert_eq!(preparer.value("EXECUTE by_sql(1)"), "2");
     let refused = failed.query("SELECT 1");
     assert_eq!(error(&refused).field('C').as_deref(), Some("25P02"));
     failed.rows("ROLLBACK");

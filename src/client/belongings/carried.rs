@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Belongings;
 use crate::pool::LoginSettings;
-use crate::server::carried::Value;
+use crate::server::carried::{Statement, Value};
 use crate::server::overlay::Overlay;
 use crate::sql::touches::Touches;
 
@@ -37,6 +37,8 @@ pub struct Carried {
     resets: bool,
     #[prost(bytes = "vec", tag = "12")]
     text: Vec<u8>,
+    #[prost(message, repeated, tag = "13")]
+    statements: Vec<Statement>,
 }
 
 /// What it has asked for at its login.
@@ -93,6 +95,7 @@ impl Belongings {
             login,
             resets: self.resets,
             text: self.text.to_vec(),
+            statements: self.overlay.iter().flat_map(Statement::all).collect(),
         }
     }
 }
@@ -112,7 +115,9 @@ impl Carried {
             })
         });
         Belongings {
-            overlay: self.is_overlaid.then(|| Value::overlay(&self.overlay)),
+            overlay: self
+                .is_overlaid
+                .then(|| Value::overlay_with(&self.overlay, &self.statements)),
             touched: touches(self.touched),
             names: boxed(self.names),
             holds: touches(self.holds),
