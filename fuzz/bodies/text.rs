@@ -126,6 +126,14 @@ pub fn touches(input: &[u8]) {
     let body = [b"do $fuzz$", input].concat();
     let more = kinds(touches::touches(&body, &is_stateful));
     assert!(more.contains(Touches::BODY));
+    // A body is a part of its text that is prepared as it stands there, and would be found again.
+    if let Some(body) = touches::prepared_body(input, b"p") {
+        let again = [b"PREPARE p AS ", body].concat();
+        assert_eq!(touches::prepared_body(&again, b"p"), Some(body));
+    }
+    if let Some(executed) = touches::executed(input) {
+        assert!(input.ends_with(executed.values()));
+    }
 }
 
 pub fn normalized(input: &[u8]) {
