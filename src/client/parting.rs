@@ -113,16 +113,16 @@ fn is_probe(relay: &Relay, bytes: &[u8]) -> bool {
     if !frame.is_complete() {
         return false;
     }
-    let up_to_nul = |text: &[u8]| classify::is_probe(Parse::text(text));
+    let asks = |text: &[u8]| classify::is_probe(Parse::text(text));
     match frame.tag {
-        tag::QUERY => up_to_nul(frame.body()),
+        tag::QUERY => asks(frame.body()),
         tag::PARSE => Parse::read(frame.body()).is_ok_and(|it| classify::is_probe(it.sql)),
         tag::BIND => BindHead::read(frame.body())
             .ok()
             .flatten()
             .is_some_and(|it| {
                 let known = relay.statements.get(it.statement);
-                known.is_some_and(|named| up_to_nul(named.statement.0.definition()))
+                known.is_some_and(|named| asks(named.statement.0.definition()))
             }),
         _ => false,
     }

@@ -6,7 +6,7 @@ use super::replan;
 use super::translate::pass_body;
 use crate::config::PoolMode;
 use crate::protocol::backend::{self, ErrorFields, TxStatus, tag};
-use crate::protocol::frame::{Frame, cut};
+use crate::protocol::frame::{Frame, HEADER_LEN, cut, whole};
 use crate::protocol::shape::{self, Shape};
 use crate::protocol::{frontend, sqlstate};
 use crate::server::pipeline::{Desync, Expect, Failure, Request};
@@ -89,16 +89,7 @@ impl Relay {
         }
         let longest = self.settings.max_packet_size;
         let mut at = 0;
-        while let Some((header, rest)) = input.get(at..).and_then(<[u8]>::split_first_chunk) {
-            let [tag, a, b, c, d] = *header;
-            let claimed = u32::from_be_bytes([a, b, c, d]) as usize;
-            // (What claims to be shorter than its length field is longer than anything.)
-            let Some(body) = rest.get(..claimed.wrapping_sub(4)) else {
-                break;
-            };
-            if claimed >= longest {
-                break;
-            }
+        while let Some((tag, body)) = whole(input.get(at..).unwrap_or_default(), longest) {
             let status = match tag {
                 // It may take names away.
                 tag::COMMAND_COMPLETE if body.first() == Some(&b'D') => break,
@@ -112,7 +103,7 @@ impl Relay {
                 break;
             }
             server.status = status;
-            at += claimed + 1;
+            at += HEADER_LEN + body.len();
         }
         if let Some(watched) = &mut server.watched {
             watched.pass(input.get(..at).unwrap_or_default());

@@ -7,7 +7,7 @@
 use super::Error;
 use super::channels::By;
 use super::relay::{Linked, Outgoing, Passing, Relay};
-use crate::protocol::frame::{Frame, cut};
+use crate::protocol::frame::{Frame, HEADER_LEN, cut, whole};
 use crate::protocol::frontend::{self, Execute, tag};
 use crate::server::pipeline::{Expect, Request};
 use crate::server::{Effect, Forget, Unnamed};
@@ -111,16 +111,7 @@ impl Relay {
         }
         let longest = self.settings.max_packet_size;
         let mut at = 0;
-        while let Some((header, rest)) = input.get(at..).and_then(<[u8]>::split_first_chunk) {
-            let [tag, a, b, c, d] = *header;
-            let claimed = u32::from_be_bytes([a, b, c, d]) as usize;
-            // (What claims to be shorter than its length field is longer than anything.)
-            let Some(body) = rest.get(..claimed.wrapping_sub(4)) else {
-                break;
-            };
-            if claimed >= longest {
-                break;
-            }
+        while let Some((tag, body)) = whole(input.get(at..).unwrap_or_default(), longest) {
             match tag {
                 tag::EXECUTE => pipeline.push(Expect::Forward(Request::Execute), None),
                 // Of the unnamed portal.
@@ -130,7 +121,7 @@ impl Relay {
                 tag::SYNC => pipeline.push_sync(Expect::Forward(Request::Sync)),
                 _ => break,
             }
-            at += claimed + 1;
+            at += HEADER_LEN + body.len();
         }
         at
     }

@@ -9,7 +9,8 @@ use super::relay::Relay;
 use super::{Context, journal};
 use crate::pool::{Pool, PoolSettings};
 use crate::protocol::frame::cut;
-use crate::protocol::frontend::{BindHead, Execute, tag};
+use crate::protocol::frontend::{BindHead, Execute, Parse, tag};
+use crate::protocol::up_to_nul;
 use crate::server::Watched;
 use crate::stats::registry::ClientEntry;
 use crate::stats::statements::Sums;
@@ -74,12 +75,6 @@ pub(super) fn begin(relay: &Relay, slot: &mut Option<Box<Watched>>, input: &[u8]
     }
 }
 
-/// A text without its NUL, or so much of it as is there.
-fn up_to_nul(bytes: &[u8]) -> &[u8] {
-    let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
-    bytes.get(..end).unwrap_or(bytes)
-}
-
 /// The name and the text of a Parse, or so much of them as is there.
 fn parsed(body: &[u8]) -> (&[u8], &[u8]) {
     let name = up_to_nul(body);
@@ -101,10 +96,10 @@ fn bound(relay: &Relay, watched: &mut Watched, before: &[u8], name: &[u8]) {
         at += frame.len;
     }
     let known = || match relay.statements.get(name) {
-        Some(named) => Some(up_to_nul(named.statement.0.definition())),
+        Some(named) => Some(Parse::text(named.statement.0.definition())),
         None if name.is_empty() => {
             let (_, text) = relay.statements.unnamed()?;
-            Some(up_to_nul(&text.definition))
+            Some(Parse::text(&text.definition))
         }
         None => None,
     };

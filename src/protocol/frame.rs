@@ -40,6 +40,17 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// The tag and the body of the message at the front of `buf`, for who passes whole messages of no more than `max` bytes on; `None` is for
+/// [`cut`] to say more about.
+#[inline]
+pub fn whole(buf: &[u8], max: usize) -> Option<(u8, &[u8])> {
+    let (&[tag, a, b, c, d], rest) = buf.split_first_chunk::<HEADER_LEN>()?;
+    let claimed = u32::from_be_bytes([a, b, c, d]) as usize;
+    // (What claims to be shorter than its length field is longer than anything.)
+    let body = rest.get(..claimed.wrapping_sub(4))?;
+    (claimed < max).then_some((tag, body))
+}
+
 /// Cuts the message at the front of `buf`; `None` when not even its header is there.
 ///
 /// `max` is the longest message that is accepted, with its header (`max_packet_size`).
@@ -77,6 +88,24 @@ mod tests {
     #[test]
     fn a_length_below_four_is_refused() {
         assert!(cut(&[b'Q', 0, 0, 0, 3, 0], MAX).is_err());
+    }
+
+    #[test]
+    fn what_is_whole_is_cut_alike() {
+        for length in [0, 3, 4, 5, 6, 7, 0x7fff_ffff, 0xffff_ffff_u32] {
+            for there in 0..12 {
+                let mut bytes = vec![b'Q'];
+                bytes.extend_from_slice(&length.to_be_bytes());
+                bytes.resize(there, 7);
+                for max in [4, 6, 7, MAX] {
+                    let frame = cut(&bytes, max).ok().flatten();
+                    let frame = frame.filter(Frame::is_complete);
+                    let expected = frame.map(|frame| (frame.tag, frame.body().to_vec()));
+                    let found = whole(&bytes, max).map(|(tag, body)| (tag, body.to_vec()));
+                    assert_eq!(found, expected, "{length} {there} {max}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! The untagged first packets are read in `startup`, only written here. Passwords and SASL are elsewhere.
 
-use super::{Cursor, Error, message, put_string, untagged};
+use super::{Cursor, Error, message, put_string, untagged, up_to_nul};
 
 /// First bytes of the messages that a frontend sends.
 pub mod tag {
@@ -123,7 +123,7 @@ impl<'a> Parse<'a> {
 
     /// The query in what makes two statements the same, [`rest`](Self::rest).
     pub fn text(rest: &[u8]) -> &[u8] {
-        rest.split(|&byte| byte == 0).next().unwrap_or_default()
+        up_to_nul(rest)
     }
 }
 

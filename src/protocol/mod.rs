@@ -214,9 +214,14 @@ fn untagged(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
 /// Appends a NUL-terminated string. One that has a NUL inside is cut there, where every reader would end it
 /// too, so that a string can never grow into the fields after it.
 fn put_string(out: &mut Vec<u8>, string: &[u8]) {
-    let end = memchr::memchr(0, string).unwrap_or(string.len());
-    out.extend_from_slice(string.get(..end).unwrap_or(string));
+    out.extend_from_slice(up_to_nul(string));
     out.push(0);
+}
+
+/// What stands before the first NUL; all of it if there is none.
+pub fn up_to_nul(bytes: &[u8]) -> &[u8] {
+    let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
+    bytes.get(..end).unwrap_or(bytes)
 }
 
 /// Appends the 16-bit count of a list and returns how many items may follow it.
