@@ -216,7 +216,13 @@ impl<E> Pipeline<E> {
         let ends_with_ready = expect.request().ends_with_ready();
         self.readies += usize::from(ends_with_ready);
         match expect {
-            Expect::Forward(_) | Expect::Swallow(_) => self.batch_is_open = !ends_with_ready,
+            Expect::Forward(request) | Expect::Swallow(request) => {
+                if matches!(request, Request::Query | Request::FunctionCall) {
+                    // It ends a batch that has no Sync.
+                    self.batch += u64::from(self.batch_is_open);
+                }
+                self.batch_is_open = !ends_with_ready;
+            }
             Expect::Synthesize(_) => self.synthesized += 1,
         }
         self.entries.push_back(Entry { expect, has_effect });
@@ -234,7 +240,7 @@ impl<E> Pipeline<E> {
         }
     }
 
-    /// How many Syncs were sent: requests of one batch share the fate of an error in it.
+    /// How many batches were sent up to their end, which is a Sync, or a Query without one: requests of one batch share the fate of an error in it.
     #[inline]
     pub fn batch(&self) -> u64 {
         self.batch

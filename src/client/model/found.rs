@@ -216,3 +216,58 @@ fn what_is_read_behind_a_set_that_is_taken_back_is_read_again() {
     ])
     .run();
 }
+
+#[test]
+fn a_copy_that_nobody_has_described_is_read_anew_before_its_columns_are_asked_for() {
+    let waits = |batches: &[&[Say]]| {
+        let batch = |says: &&[Say]| Batch {
+            says: says.to_vec(),
+            waits: true,
+        };
+        batches.iter().map(batch).collect::<Vec<_>>()
+    };
+    let first = waits(&[
+        &[
+            Say::Parse("b", "select 1"),
+            Say::Parse("a", "select 1"),
+            Say::Sync,
+        ],
+        // The Describe is refused, and so is the Bind when the batch is run again.
+        &[
+            Say::DescribeStatement("b"),
+            Say::Bind("", "a"),
+            Say::Execute("", 0),
+            Say::Sync,
+        ],
+    ]);
+    let second = waits(&[
+        &[Say::Query("begin")],
+        &[Say::Query("commit")],
+        &[
+            Say::Parse("b", "select 1"),
+            Say::DescribeStatement("b"),
+            Say::Sync,
+        ],
+        // On the server of the first.
+        &[Say::Bind("", "b"), Say::Execute("", 0), Say::Sync],
+    ]);
+    let all = [
+        Event::Say(10_000),
+        Event::Serve(10_000),
+        Event::Answer(10_000),
+    ];
+    let both = [(0, all), (1, all)].map(|(at, events)| events.map(|event| (at, event)));
+    let refused = [all[0], Event::Change].into_iter().chain([all[1], all[2]].repeat(3));
+    let mut events = both.concat();
+    events.extend(refused.map(|event| (0, event)));
+    events.push((0, Event::Change));
+    Case {
+        scripts: vec![first, second],
+        servers: 2,
+        limit: 1,
+        promotes: 0,
+        adopt_every: usize::MAX,
+        events,
+    }
+    .run_with_changes();
+}

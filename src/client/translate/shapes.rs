@@ -61,8 +61,8 @@ impl Relies {
             && (!self.on_parameters || here.has_parameters_of(before))
     }
 
-    /// What the server has is not as good: then it may be of before the change, and the client of after it. So the server
-    /// has to read the text anew before the client is told anything, unless it has just done so.
+    /// What the server has is not as good, or nobody knows what it is: then it may be of before the change, and the client of after it. PostgreSQL
+    /// would not even describe it then. So the server has to read the text anew before the client is told anything, unless it has just done so.
     fn look(
         self,
         linked: &mut Linked<'_>,
@@ -72,10 +72,8 @@ impl Relies {
     ) -> (Known, Shape) {
         let batch = linked.server.pipeline.batch();
         let statements = &mut linked.server.statements;
-        if !shape.is_known()
-            || self.serves(before, shape)
-            || !statements.is_older(statement.id(), batch)
-        {
+        let is_served = shape.is_known() && self.serves(before, shape);
+        if is_served || !statements.is_older(statement.id(), batch) {
             return (known, shape);
         }
         statements.doubt(statement.id());
@@ -113,7 +111,12 @@ impl Relay {
             on_columns: asks != Some(true),
             on_parameters: !binds_text(frame, head),
         };
-        let (known, shape) = relies.look(linked, &statement, before, (known, shape));
+        // (What is run again was looked at before: `inquire_for`.)
+        let (known, shape) = if self.runs_again {
+            (known, shape)
+        } else {
+            relies.look(linked, &statement, before, (known, shape))
+        };
         if shape.is_known() {
             if !relies.serves(before, shape) {
                 return match asks {
@@ -131,16 +134,16 @@ impl Relay {
             self.statements.learn(head.statement, statement.id(), now);
             return Bound::Goes(Some(Effect::Told(told)));
         }
+        if self.runs_again && relies.on_anything() {
+            // Nothing can wait there. That it should come to this was ruled out, unless something else has failed.
+            return Bound::Refused;
+        }
         ensure(linked, &statement, known, out);
         if !relies.on_anything() {
             let told = columns_told(head.statement, &statement, before);
             inquire(linked, &statement, Some(told.clone()), out);
             self.statements.unlearn(head.statement);
             return Bound::Goes(Some(Effect::Told(told)));
-        }
-        if self.runs_again {
-            // Nothing can wait there. That it should come to this was ruled out, unless something else has failed.
-            return Bound::Refused;
         }
         inquire(linked, &statement, None, out);
         self.fence(linked, out);
