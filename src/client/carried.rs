@@ -302,6 +302,7 @@ impl Session {
                 .collect(),
             unnamed: unnamed.map(|(_, text)| CarriedStatement {
                 definition: text.definition.clone(),
+                shape: text.shape.to_bits(),
                 forget: text.forget.clone().map(CarriedForget::from),
                 ..CarriedStatement::default()
             }),
@@ -497,6 +498,8 @@ impl Carried {
                 .statements
                 .replace_unnamed(&unnamed.definition, forget, found);
             relay.statements.confirm_unnamed(version);
+            let shape = Shape::from_bits(unnamed.shape);
+            relay.statements.learn_unnamed(version, shape);
         }
         let count = u32::try_from(relay.statements.count()).unwrap_or(u32::MAX);
         entry

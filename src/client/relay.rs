@@ -97,6 +97,9 @@ pub struct Relay {
     pub unsettled: Names<u64>,
     /// The same for the unnamed statement: the batch in which it was last made or dropped, or [`NO_BATCH`].
     pub unnamed_changed: u64,
+    /// Its unnamed statement was used on another server than that where it was parsed, and nobody had asked what it was there: the next ones
+    /// are asked for.
+    pub moves_unasked: bool,
     /// Nothing more is taken from the client until the server owes nothing: the last message may have
     /// changed what names mean.
     pub fenced: bool,
@@ -215,6 +218,7 @@ impl Relay {
             portals: Names::default(),
             unsettled: Names::default(),
             unnamed_changed: NO_BATCH,
+            moves_unasked: false,
             fenced: false,
             runs_plainly: false,
             runs_again: false,

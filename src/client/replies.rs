@@ -10,7 +10,7 @@ use crate::protocol::frame::{Frame, HEADER_LEN, cut, whole};
 use crate::protocol::shape::{self, Shape};
 use crate::protocol::{frontend, sqlstate};
 use crate::server::pipeline::{Desync, Expect, Failure, Request};
-use crate::server::{Described, Doom, Effect, Forget, Unnamed};
+use crate::server::{Described, DescribedUnnamed, Doom, Effect, Forget, Unnamed};
 
 /// SQLSTATE of a statement name the server does not know.
 const NO_SUCH_STATEMENT: &[u8] = sqlstate::INVALID_SQL_STATEMENT_NAME.as_bytes();
@@ -161,9 +161,7 @@ impl Relay {
                 }
             }
             tag::PARAMETER_DESCRIPTION => {
-                if let Some(Effect::Described(it)) = linked.server.pipeline.current_effect() {
-                    it.parameters = shape::parameters(frame.body());
-                }
+                note_parameters(linked, frame.body());
                 // It is but a part of the reply, so that the pipeline has nothing to note.
                 if self.holds_description(linked, frame.bytes) {
                     return Ok(false);
@@ -202,9 +200,9 @@ impl Relay {
             if let Effect::Reused(..) = effect {
                 backend::parse_complete(out.insert());
             }
-            if let Effect::Described(described) = &effect {
+            if let Effect::Described(_) | Effect::DescribedUnnamed(_) = &effect {
                 let columns = shape::columns(frame.body()).map_err(|_| desync(frame.bytes))?;
-                self.described(linked, described, columns);
+                self.described(linked, &effect, columns);
             }
             self.done(linked, &effect);
         }
@@ -227,7 +225,15 @@ impl Relay {
 
     /// A statement was described.
     #[cold]
-    fn described(&mut self, linked: &mut Linked<'_>, described: &Described, columns: u32) {
+    fn described(&mut self, linked: &mut Linked<'_>, effect: &Effect, columns: u32) {
+        if let Effect::Described(described) = effect {
+            self.named_described(linked, described, columns);
+        } else if let Effect::DescribedUnnamed(described) = effect {
+            self.unnamed_described(linked, described, columns);
+        }
+    }
+
+    fn named_described(&mut self, linked: &mut Linked<'_>, described: &Described, columns: u32) {
         let shape = Shape::new(described.parameters, columns);
         linked.server.statements.described(described.id, shape);
         if let Some(told) = &described.told {
@@ -237,6 +243,24 @@ impl Relay {
                 shape
             };
             self.statements.learn(&told.name, told.id, known);
+        }
+    }
+
+    /// The unnamed statement was described.
+    fn unnamed_described(
+        &mut self,
+        linked: &mut Linked<'_>,
+        described: &DescribedUnnamed,
+        columns: u32,
+    ) {
+        let shape = Shape::new(described.parameters, columns);
+        let version = described.version;
+        if described.is_parsed_here {
+            self.statements.learn_unnamed(version, shape);
+        } else if let Unnamed::ReadAgain(id, here, known) = &mut linked.server.unnamed
+            && (*id, *here) == (self.id, version)
+        {
+            *known = shape;
         }
     }
 
@@ -260,6 +284,7 @@ impl Relay {
             | Effect::Duplicate(_)
             | Effect::Outdated
             | Effect::Described(_)
+            | Effect::DescribedUnnamed(_)
             | Effect::Told(_)
             | Effect::Forget(_) => {}
         }
@@ -473,6 +498,11 @@ impl Relay {
                 linked.server.statements.doubt(id);
             }
             Effect::UnnamedReplaced => linked.server.unnamed = Unnamed::Unknown,
+            Effect::DescribedUnnamed(described) => {
+                if !described.is_parsed_here {
+                    linked.server.unnamed = Unnamed::Unknown;
+                }
+            }
             Effect::Described(_) | Effect::Duplicate(_) | Effect::Forget(_) | Effect::Outdated => {}
         }
     }
@@ -529,11 +559,27 @@ fn is_read(tag: u8) -> bool {
     )
 }
 
+/// The first message of the answer to a Describe of a statement.
+#[cold]
+fn note_parameters(linked: &mut Linked<'_>, body: &[u8]) {
+    if let Some(
+        Effect::Described(Described { parameters, .. })
+        | Effect::DescribedUnnamed(DescribedUnnamed { parameters, .. }),
+    ) = linked.server.pipeline.current_effect()
+    {
+        *parameters = shape::parameters(body);
+    }
+}
+
 /// Is it the rest of an answer that is looked into? Others of its kind pass through in pieces.
 #[cold]
 fn is_awaited(linked: &mut Linked<'_>, tag: u8) -> bool {
     let effect = linked.server.pipeline.current_effect();
-    tag == tag::ROW_DESCRIPTION && matches!(effect, Some(Effect::Described(_)))
+    tag == tag::ROW_DESCRIPTION
+        && matches!(
+            effect,
+            Some(Effect::Described(_) | Effect::DescribedUnnamed(_))
+        )
 }
 
 fn desync(bytes: &[u8]) -> Desync {

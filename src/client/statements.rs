@@ -27,6 +27,8 @@ pub struct UnnamedText {
     pub forget: Option<Forget>,
     /// What running it may do to the session.
     pub found: Option<Arc<Found>>,
+    /// What it was where it was parsed, if somebody has asked. It stays so, as in PostgreSQL.
+    pub shape: Shape,
 }
 
 #[derive(Debug)]
@@ -187,7 +189,32 @@ impl Statements {
             definition: buffer,
             forget,
             found,
+            shape: Shape::UNKNOWN,
         }))
+    }
+
+    /// The unnamed statement is read on another server, and nobody knows what it was: it is what it is there, and where it was parsed it
+    /// is of no use any more. Returns its new version number.
+    #[cold]
+    pub fn renew_unnamed(&mut self) -> u64 {
+        self.last_number += 1;
+        if let Some(version) = self.versions.back_mut() {
+            version.number = self.last_number;
+        }
+        self.last_number
+    }
+
+    /// This is what the unnamed statement of this version is.
+    #[cold]
+    pub fn learn_unnamed(&mut self, number: u64, shape: Shape) {
+        let version = self.versions.iter_mut().find(|it| it.number == number);
+        if let Some(Version {
+            text: Text::Kept(text),
+            ..
+        }) = version
+        {
+            text.shape = shape;
+        }
     }
 
     /// A new unnamed statement is on its way whose text is too long to be kept: only the server that gets it has

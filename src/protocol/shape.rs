@@ -40,6 +40,11 @@ impl Shape {
         self != Self::UNKNOWN
     }
 
+    /// Is there a result, for all we know?
+    pub fn has_columns(self) -> bool {
+        self.0 & u64::from(u32::MAX) != u64::from(Hash::default().short())
+    }
+
     /// Does it have the parameters of the other?
     pub fn has_parameters_of(self, other: Self) -> bool {
         self.0 >> 32 == other.0 >> 32
@@ -167,6 +172,11 @@ mod tests {
     #[test]
     fn no_data_is_not_a_row_without_columns() {
         assert_ne!(columns(b"").unwrap(), columns(&[0, 0]).unwrap());
+        for (body, has_columns) in [(&b""[..], false), (&[0, 0], true)] {
+            let shape = Shape::new(parameters(&[0, 0]), columns(body).unwrap());
+            assert_eq!(shape.has_columns(), has_columns);
+        }
+        assert!(Shape::UNKNOWN.has_columns());
     }
 
     #[test]

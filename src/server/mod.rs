@@ -57,6 +57,8 @@ pub enum Effect {
     Prepared(u64),
     /// A statement is described, for the client or for the pooler's own reasons.
     Described(Described),
+    /// The client's unnamed statement is described, for it or for the pooler's own reasons.
+    DescribedUnnamed(DescribedUnnamed),
     /// A Bind whose columns the client asks for, and they are others than those that it knows: what it knew, if it does not
     /// come to that.
     Told(Told),
@@ -104,6 +106,17 @@ pub struct Described {
     pub told: Option<Told>,
 }
 
+/// What follows from the answer to a Describe of the unnamed statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DescribedUnnamed {
+    /// Its version number.
+    pub version: u64,
+    /// What the first message of the answer says, once it is there (`protocol::shape`).
+    pub parameters: u32,
+    /// It was parsed here, so that the client knows it as what it is here. Otherwise the two have to be compared.
+    pub is_parsed_here: bool,
+}
+
 /// Something is being found out about a statement that a client has a name for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
@@ -149,6 +162,8 @@ pub enum Unnamed {
     Empty,
     /// A client's (its id), in this version.
     Of(u64, u64),
+    /// The same, but the text was read here when the client knew already what it is; and what it is here.
+    ReadAgain(u64, u64, Shape),
     /// It may be anything.
     Unknown,
 }

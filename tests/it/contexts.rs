@@ -237,7 +237,11 @@ fn all_taken_back(text: &str) -> Vec<TakenBack> {
     let gives = [
         vec![parse("s", text, &[])],
         vec![close(b'S', "older"), parse("s", text, &[])],
-        vec![parse("s", text, &[]), close(b'S', "s"), parse("s", text, &[])],
+        vec![
+            parse("s", text, &[]),
+            close(b'S', "s"),
+            parse("s", text, &[]),
+        ],
     ];
     let uses = [
         vec![],
@@ -315,12 +319,20 @@ fn a_name_given_behind_a_set_that_is_taken_back_is_what_postgresql_makes_of_it()
                     }
                     for turn in 0..=used_later(name).len() {
                         let wanted = told(&direct.read_until_ready());
-                        assert_eq!(told(&client.read_until_ready()), wanted, "{place}: turn {turn}");
+                        assert_eq!(
+                            told(&client.read_until_ready()),
+                            wanted,
+                            "{place}: turn {turn}"
+                        );
                     }
                     continue;
                 }
                 let wanted = told(&direct.exchange(&case.batch));
-                assert_eq!(told(&client.exchange(&case.batch)), wanted, "{place}: at first");
+                assert_eq!(
+                    told(&client.exchange(&case.batch)),
+                    wanted,
+                    "{place}: at first"
+                );
                 for (turn, messages) in used_later(name).iter().enumerate() {
                     // By turns on either of the servers.
                     let is_lent = servers > 1 && turn % 2 == 0 && client.status == b'I';
@@ -328,7 +340,11 @@ fn a_name_given_behind_a_set_that_is_taken_back_is_what_postgresql_makes_of_it()
                         other.rows("BEGIN");
                     }
                     let wanted = told(&direct.exchange(messages));
-                    assert_eq!(told(&client.exchange(messages)), wanted, "{place}: turn {turn}");
+                    assert_eq!(
+                        told(&client.exchange(messages)),
+                        wanted,
+                        "{place}: turn {turn}"
+                    );
                     if is_lent {
                         other.rows("COMMIT");
                     }

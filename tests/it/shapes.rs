@@ -1,6 +1,8 @@
 //! A migration, and then a server that has never had the statement: it reads the text as the tables are now, and has no reason to refuse
 //! it. A client that knows the columns, or the types of the parameters, from before must not take the new ones for the old ones.
 
+mod unnamed;
+
 use crate::support::frontend::{
     bind, bind_with_formats, close, describe, execute, flush, parse, query, sync,
 };

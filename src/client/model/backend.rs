@@ -194,7 +194,8 @@ impl Backend {
     /// The columns of all tables are others now. Not in the middle of a batch: a second time, nobody runs it again.
     pub fn migrate(&mut self) {
         if !self.in_batch {
-            for statement in self.statements.values_mut() {
+            let unnamed = self.unnamed.iter_mut();
+            for statement in self.statements.values_mut().chain(unnamed) {
                 statement.outdated = statement.kind.returns_rows();
             }
         }

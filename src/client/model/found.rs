@@ -257,7 +257,9 @@ fn a_copy_that_nobody_has_described_is_read_anew_before_its_columns_are_asked_fo
         Event::Answer(10_000),
     ];
     let both = [(0, all), (1, all)].map(|(at, events)| events.map(|event| (at, event)));
-    let refused = [all[0], Event::Change].into_iter().chain([all[1], all[2]].repeat(3));
+    let refused = [all[0], Event::Change]
+        .into_iter()
+        .chain([all[1], all[2]].repeat(3));
     let mut events = both.concat();
     events.extend(refused.map(|event| (0, event)));
     events.push((0, Event::Change));

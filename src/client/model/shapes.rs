@@ -18,7 +18,6 @@ fn one_of(words: &[&'static str]) -> impl Strategy<Value = &'static str> + use<>
 /// Clients that ask for the columns once, each time, or never, in and out of transactions. They wait for each answer.
 pub fn script() -> impl Strategy<Value = Vec<Batch>> {
     let selects = || one_of(&["select 1", "select 2", "select 5 rows", "wrong"]);
-    let named = || one_of(&["a", "b"]);
     let run = |name, describes: bool, binary: bool| {
         let bind = if binary {
             Say::BindBinary("", name)
@@ -29,9 +28,12 @@ pub fn script() -> impl Strategy<Value = Vec<Batch>> {
         let says = [bind].into_iter().chain(describe);
         says.chain([Say::Execute("", 0)]).collect::<Vec<_>>()
     };
-    let runs = (named(), prop::bool::weighted(0.3), any::<bool>())
+    let every = || one_of(&["a", "b", ""]);
+    let runs = (every(), prop::bool::weighted(0.3), any::<bool>())
         .prop_map(move |(name, describes, binary)| run(name, describes, binary));
-    let prepares = (named(), selects(), any::<bool>(), any::<bool>()).prop_map(
+    // Nobody has asked for a portal of the unnamed statement in vain: only what it was told of the statement itself counts.
+    let unnamed = selects().prop_map(|text| vec![Say::Parse("", text), Say::DescribeStatement("")]);
+    let prepares = (every(), selects(), any::<bool>(), any::<bool>()).prop_map(
         |(name, text, closes, describes)| {
             let close = closes.then_some(Say::CloseStatement(name));
             let describe = describes.then_some(Say::DescribeStatement(name));
@@ -39,8 +41,8 @@ pub fn script() -> impl Strategy<Value = Vec<Batch>> {
             close.into_iter().chain(parse).chain(describe).collect()
         },
     );
-    let asks = named().prop_map(|name| vec![Say::DescribeStatement(name)]);
-    let part = prop_oneof![6 => runs, 3 => prepares, 1 => asks];
+    let asks = every().prop_map(|name| vec![Say::DescribeStatement(name)]);
+    let part = prop_oneof![6 => runs, 3 => prepares, 1 => unnamed, 1 => asks];
     let extended = prop::collection::vec(part, 1..3).prop_map(|parts| {
         let mut says = parts.concat();
         says.push(Say::Sync);
@@ -97,6 +99,14 @@ impl Beliefs {
             Say::Parse(name, _) | Say::CloseStatement(name) => drop(self.columns.remove(name)),
             Say::Bind(_, name) | Say::BindBinary(_, name) => self.bound = name,
             Say::DescribeStatement(name) => drop(self.columns.insert(name, told.unwrap())),
+            Say::DescribePortal(_) if self.bound.is_empty() => {
+                // PostgreSQL does not let it change, told or not. Where nobody was told by then, nobody knows.
+                let known = self.columns.get(self.bound);
+                assert!(
+                    known.is_none_or(|known| Some(*known) == told),
+                    "other columns"
+                );
+            }
             Say::DescribePortal(_) => drop(self.columns.insert(self.bound, told.unwrap())),
             Say::Execute(..) => {
                 for row in answer.iter().filter(|frame| frame.tag == tag::DATA_ROW) {
@@ -155,13 +165,13 @@ pub fn check(script: &[Batch], got: &[u8], versions: &[(u32, u32)]) {
 
 /// Who knows the columns as they are, and goes by that, is not told that they are others.
 fn assert_needed(beliefs: &Beliefs, batch: &Batch, say: &Say, now: u32) {
-    let (Say::Bind(_, name) | Say::BindBinary(_, name)) = say else {
-        return;
+    let name = match say {
+        Say::Bind(_, name) | Say::BindBinary(_, name) => name,
+        Say::DescribeStatement(name) if name.is_empty() => name,
+        _ => return,
     };
-    let asks = batch
-        .says
-        .iter()
-        .any(|say| matches!(say, Say::DescribePortal(_)));
+    let asks_portal = |say: &Say| matches!(say, Say::DescribePortal(_));
+    let asks = !name.is_empty() && batch.says.iter().any(asks_portal);
     let known = beliefs.columns.get(name);
     assert!(asks || known != Some(&now), "refused for nothing");
 }

@@ -63,10 +63,15 @@ impl Relay {
                 Expect::Forward(Request::Parse),
                 Some(Effect::Unnamed(version)),
             );
-            if rewritten.is_none() {
+            let asks = self.moves_unasked;
+            if rewritten.is_none() && !asks {
                 return Ok(Step::Pass);
             }
+            let behind = out.behind(frame.bytes);
             frontend::parse(out.insert(), b"", definition);
+            if asks && !shapes::asks_for(behind, b"") {
+                shapes::inquire_unnamed(linked, version, true, out);
+            }
             return Ok(Step::Done);
         }
         if !self.translates() && self.statements.get(parse.name).is_none() {
@@ -153,34 +158,6 @@ impl Relay {
         Ok(Step::Done)
     }
 
-    /// Sees to it that the server's unnamed statement is the client's: its text may have been prepared on another
-    /// server, or another client's may be there now.
-    fn ensure_unnamed(&mut self, linked: &mut Linked<'_>, out: &mut Outgoing<'_>) {
-        let here = linked.server.unnamed;
-        if let Some(version) = self.statements.newest_unnamed()
-            && here == Unnamed::Of(self.id, version)
-        {
-            return;
-        }
-        let request = match self.statements.unnamed() {
-            Some((version, text)) => {
-                frontend::parse(out.insert(), b"", &text.definition);
-                self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
-                Request::Parse
-            }
-            None => {
-                if here == Unnamed::Empty {
-                    return;
-                }
-                // So that PostgreSQL says that there is none.
-                frontend::close(out.insert(), Target::Statement, b"");
-                self.unnamed_becomes(linked, Unnamed::Empty);
-                Request::Close
-            }
-        };
-        linked.owes(Expect::Swallow(request), Some(Effect::UnnamedReplaced));
-    }
-
     pub(super) fn bind(
         &mut self,
         linked: &mut Linked<'_>,
@@ -207,20 +184,7 @@ impl Relay {
             self.listen_again_for(linked, head.statement, out);
         }
         if head.statement.is_empty() {
-            self.ensure_unnamed(linked, out);
-            let kept = self.statements.unnamed().map(|(_, text)| text);
-            self.sequences
-                .run(kept.map_or(&b""[..], |text| &text.definition));
-            let forget = kept.and_then(|text| text.forget.clone());
-            if let Some(text) = kept
-                && let Some(found) = text.found.clone()
-            {
-                let sql = Parse::text(&text.definition).to_vec();
-                self.touch_bound(&found, &sql, (frame, &head));
-            }
-            self.note_portal(head.portal, forget);
-            linked.owes(Expect::Forward(Request::Bind), None);
-            return Ok(Step::Pass);
+            return self.bind_unnamed(linked, (frame, &head), out);
         }
         // A call of itself would keep it from being inlined.
         let mut named = loop {
@@ -266,6 +230,36 @@ impl Relay {
         self.note_portal(head.portal, forget);
         linked.owes(Expect::Forward(Request::Bind), effect);
         Ok(Step::PassAfter(HEADER_LEN + head.len))
+    }
+
+    /// A Bind of the unnamed statement.
+    #[inline]
+    fn bind_unnamed(
+        &mut self,
+        linked: &mut Linked<'_>,
+        (frame, head): (&Frame<'_>, &BindHead<'_>),
+        out: &mut Outgoing<'_>,
+    ) -> Result<Step, Error> {
+        if !self.has_unnamed(linked) {
+            match self.bring_unnamed(linked, Some((frame, head)), out) {
+                Bound::Goes(_) => {}
+                Bound::Waits(step) => return Ok(step),
+                Bound::Refused => return shapes::refuse(linked, (frame, head), out),
+            }
+        }
+        let kept = self.statements.unnamed().map(|(_, text)| text);
+        self.sequences
+            .run(kept.map_or(&b""[..], |text| &text.definition));
+        let forget = kept.and_then(|text| text.forget.clone());
+        if let Some(text) = kept
+            && let Some(found) = text.found.clone()
+        {
+            let sql = Parse::text(&text.definition).to_vec();
+            self.touch_bound(&found, &sql, (frame, head));
+        }
+        self.note_portal(head.portal, forget);
+        linked.owes(Expect::Forward(Request::Bind), None);
+        Ok(Step::Pass)
     }
 
     /// A name the client has not given to a statement by Parse. PostgreSQL may know it all the same (SQL's PREPARE),
@@ -334,8 +328,9 @@ impl Relay {
             self.read_anew(described.name)?;
         }
         if described.name.is_empty() {
-            self.ensure_unnamed(linked, out);
-        } else if let Some(named) = self.statements.get(described.name) {
+            return Ok(self.describe_unnamed(linked, out));
+        }
+        if let Some(named) = self.statements.get(described.name) {
             let limit = self.settings.max_prepared_statements;
             let (statement, before) = (&named.statement.0, named.shape);
             let batch = linked.server.pipeline.batch();

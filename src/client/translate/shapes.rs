@@ -15,7 +15,10 @@
 //! Servers and clients are compared, and no server with another: one name may well be two tables, on servers where it is a temporary one, or in two
 //! databases.
 //!
-//! The unnamed statement is left out: a client that does not send its Parse along has done so a moment ago.
+//! The unnamed statement follows its client as a text. Nothing is asked for its own sake where it is parsed: that would be for every query of most drivers. But what the client asks
+//! for itself (Describe of the statement) is noted with the text, and if another server has to read that later, it says first what it has made of it, as above. PostgreSQL never
+//! lets an unnamed statement change, so nobody gets other columns by asking for them then. A client that uses its statement on another server and has never asked is told nothing wrong: what it is there counts, and from then on
+//! the pooler asks where that client parses one.
 
 use super::Step;
 use super::naming::ensure;
@@ -28,7 +31,7 @@ use crate::protocol::rewrite;
 use crate::protocol::shape::Shape;
 use crate::server::pipeline::{Expect, Request};
 use crate::server::statements::Known;
-use crate::server::{Described, Effect, Told};
+use crate::server::{Described, DescribedUnnamed, Effect, Told, Unnamed};
 use std::sync::Arc;
 
 /// What becomes of a Bind.
@@ -194,6 +197,129 @@ impl Relay {
         }
         asked
     }
+}
+
+/// The unnamed statement, which follows its client from server to server as a text.
+impl Relay {
+    /// Is the server's unnamed statement the client's?
+    #[inline]
+    pub(super) fn has_unnamed(&self, linked: &Linked<'_>) -> bool {
+        self.statements
+            .newest_unnamed()
+            .is_some_and(|version| linked.server.unnamed == Unnamed::Of(self.id, version))
+    }
+
+    /// Sees to it that the server's unnamed statement is the client's, for this Bind or for a Describe: its text may have been parsed on another
+    /// server, or another client's may be there now.
+    #[cold]
+    pub(super) fn bring_unnamed(
+        &mut self,
+        linked: &mut Linked<'_>,
+        bind: Option<(&Frame<'_>, &BindHead<'_>)>,
+        out: &mut Outgoing<'_>,
+    ) -> Bound {
+        let here = linked.server.unnamed;
+        let Some((version, text)) = self.statements.unnamed() else {
+            if here != Unnamed::Empty {
+                // So that PostgreSQL says that there is none.
+                frontend::close(out.insert(), Target::Statement, b"");
+                self.unnamed_becomes(linked, Unnamed::Empty);
+                let replaced = Some(Effect::UnnamedReplaced);
+                linked.owes(Expect::Swallow(Request::Close), replaced);
+            }
+            return Bound::Goes(None);
+        };
+        let before = text.shape;
+        let relies = Relies {
+            on_columns: bind.is_none() || before.has_columns(),
+            on_parameters: bind.is_none_or(|(frame, head)| !binds_text(frame, head)),
+        };
+        if let Unnamed::ReadAgain(id, read, shape) = here
+            && (id, read) == (self.id, version)
+            && shape.is_known()
+        {
+            if shape == before {
+                linked.server.unnamed = Unnamed::Of(id, version);
+            }
+            return if relies.serves(before, shape) {
+                Bound::Goes(None)
+            } else {
+                Bound::Refused
+            };
+        }
+        let waits = before.is_known() && relies.on_anything();
+        if waits && self.runs_again {
+            return Bound::Refused;
+        }
+        frontend::parse(out.insert(), b"", &text.definition);
+        let replaced = Some(Effect::UnnamedReplaced);
+        linked.owes(Expect::Swallow(Request::Parse), replaced);
+        if before.is_known() {
+            let read = Unnamed::ReadAgain(self.id, version, Shape::UNKNOWN);
+            self.unnamed_becomes(linked, read);
+        } else {
+            let version = self.statements.renew_unnamed();
+            self.moves_unasked = true;
+            self.unnamed_becomes(linked, Unnamed::Of(self.id, version));
+            if bind.is_some() {
+                inquire_unnamed(linked, version, true, out);
+            }
+        }
+        if !waits {
+            return Bound::Goes(None);
+        }
+        inquire_unnamed(linked, version, false, out);
+        self.fence(linked, out);
+        Bound::Waits(Step::Fenced)
+    }
+
+    /// The client asks what its unnamed statement is. PostgreSQL does not tell of one that is not what it was.
+    pub(super) fn describe_unnamed(
+        &mut self,
+        linked: &mut Linked<'_>,
+        out: &mut Outgoing<'_>,
+    ) -> Step {
+        if !self.has_unnamed(linked) {
+            match self.bring_unnamed(linked, None, out) {
+                Bound::Goes(_) => {}
+                Bound::Waits(step) => return step,
+                Bound::Refused => {
+                    rewrite::named(out.insert(), tag::DESCRIBE, Target::Statement, b"?");
+                    let request = Expect::Forward(Request::DescribeStatement);
+                    linked.owes(request, Some(Effect::Outdated));
+                    return Step::Done;
+                }
+            }
+        }
+        let unknown = self
+            .statements
+            .unnamed()
+            .filter(|(_, text)| !text.shape.is_known());
+        let effect = unknown.map(|(version, _)| describes_unnamed(version, true));
+        linked.owes(Expect::Forward(Request::DescribeStatement), effect);
+        Step::Pass
+    }
+}
+
+/// Asks the server what the unnamed statement is.
+#[cold]
+pub(super) fn inquire_unnamed(
+    linked: &mut Linked<'_>,
+    version: u64,
+    is_parsed_here: bool,
+    out: &mut Outgoing<'_>,
+) {
+    frontend::describe(out.insert(), Target::Statement, b"");
+    let request = Expect::Swallow(Request::DescribeStatement);
+    linked.owes(request, Some(describes_unnamed(version, is_parsed_here)));
+}
+
+fn describes_unnamed(version: u64, is_parsed_here: bool) -> Effect {
+    Effect::DescribedUnnamed(DescribedUnnamed {
+        version,
+        parameters: 0,
+        is_parsed_here,
+    })
 }
 
 /// The client gets the error that PostgreSQL would give.
