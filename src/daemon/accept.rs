@@ -1,9 +1,8 @@
 //! Accepting, in one place: connections are dealt out to the workers in turn for their handshake.
 
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,7 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::defer;
-use super::listen::{Listeners, SocketFile, UnixSocket};
+use super::listen::{Listeners, SocketFile};
 use super::rarely::Rarely;
 use super::takeover::{Listening, Purpose};
 use crate::admin::{self, Console};
@@ -124,33 +123,8 @@ struct Open {
     all: Option<DropGuard>,
     /// Removed from the file system when we go.
     files: Vec<SocketFile>,
-    /// The same sockets, for a process that takes our place.
-    spare: Spare,
-}
-
-/// Other handles of the sockets, as long as they listen.
-#[derive(Default)]
-struct Spare {
-    tcp: Vec<TcpListener>,
-    unix: Vec<UnixListener>,
-    owns_tcp: bool,
-}
-
-impl Spare {
-    fn of(listeners: &Listeners) -> io::Result<Self> {
-        let unix = listeners.unix.iter();
-        Ok(Self {
-            tcp: clones(&listeners.tcp, TcpListener::try_clone)?,
-            unix: unix
-                .map(|it| it.listener.try_clone())
-                .collect::<io::Result<_>>()?,
-            owns_tcp: listeners.owns_tcp,
-        })
-    }
-}
-
-fn clones<T>(all: &[T], clone: fn(&T) -> io::Result<T>) -> io::Result<Vec<T>> {
-    all.iter().map(clone).collect()
+    /// Other handles of the same sockets, as long as they listen, for a process that takes our place.
+    spare: Listeners,
 }
 
 impl Acceptors {
@@ -183,18 +157,22 @@ impl Acceptors {
 
     /// What listens, for a process that takes our place.
     pub(super) fn listening(&self) -> io::Result<Vec<(Listening, OwnedFd)>> {
-        let open = self.open.lock();
-        let Spare { tcp, unix, .. } = &open.spare;
+        let Listeners {
+            tcp,
+            owns_tcp,
+            unix,
+        } = self.open.lock().spare.try_clone()?;
         let what = |purpose: Purpose| Listening {
             purpose: purpose as i32,
-            is_passed: !open.spare.owns_tcp,
+            is_passed: !owns_tcp,
             ..Listening::default()
         };
-        let tcp = clones(tcp, TcpListener::try_clone)?.into_iter();
-        let unix = clones(unix, UnixListener::try_clone)?.into_iter();
-        let tcp = tcp.map(|socket| (what(Purpose::Tcp), OwnedFd::from(socket)));
+        let tcp = tcp
+            .into_iter()
+            .map(|it| (what(Purpose::Tcp), OwnedFd::from(it)));
+        let unix = unix.into_iter().map(|it| it.listener.into());
         Ok(tcp
-            .chain(unix.map(|socket| (what(Purpose::Unix), socket.into())))
+            .chain(unix.map(|it| (what(Purpose::Unix), it)))
             .collect())
     }
 
@@ -213,17 +191,12 @@ impl Acceptors {
     /// Accepts again after [`leave`](Self::leave).
     pub fn take_back(&self) -> io::Result<()> {
         let mut open = self.open.lock();
-        let owns_tcp = open.spare.owns_tcp;
-        let unix = clones(&open.spare.unix, UnixListener::try_clone)?.into_iter();
-        let unix = unix.map(|listener| UnixSocket {
-            file: SocketFile::claim(&listener).filter(|_| owns_tcp),
-            listener,
-        });
-        let listeners = Listeners {
-            tcp: clones(&open.spare.tcp, TcpListener::try_clone)?,
-            owns_tcp,
-            unix: unix.collect(),
-        };
+        let mut listeners = open.spare.try_clone()?;
+        if listeners.owns_tcp {
+            for socket in &mut listeners.unix {
+                socket.file = SocketFile::claim(&socket.listener);
+            }
+        }
         *open = Open::start(listeners, &self.reception)?;
         Ok(())
     }
@@ -232,7 +205,8 @@ impl Acceptors {
     pub fn claim_files(&self) {
         let mut open = self.open.lock();
         if open.spare.owns_tcp && open.files.is_empty() {
-            let files = open.spare.unix.iter().filter_map(SocketFile::claim);
+            let sockets = open.spare.unix.iter();
+            let files = sockets.filter_map(|it| SocketFile::claim(&it.listener));
             open.files = files.collect();
         }
     }
@@ -240,7 +214,7 @@ impl Acceptors {
 
 impl Open {
     fn start(listeners: Listeners, reception: &Reception) -> io::Result<Self> {
-        let spare = Spare::of(&listeners)?;
+        let spare = listeners.try_clone()?;
         let all = CancellationToken::new();
         let (tcp, drain) = (all.child_token(), all.child_token());
         let (held, owned) = (Arc::new(()), listeners.owns_tcp);

@@ -217,6 +217,27 @@ impl Listeners {
     }
 }
 
+impl Listeners {
+    /// Other handles of the same sockets; their files stay with these.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let unix = self.unix.iter().map(|socket| {
+            Ok(UnixSocket {
+                listener: socket.listener.try_clone()?,
+                file: None,
+            })
+        });
+        Ok(Self {
+            tcp: self
+                .tcp
+                .iter()
+                .map(TcpListener::try_clone)
+                .collect::<io::Result<_>>()?,
+            owns_tcp: self.owns_tcp,
+            unix: unix.collect::<io::Result<_>>()?,
+        })
+    }
+}
+
 impl SocketFile {
     /// Of a socket that another process has made and left to us. `None`: it has no file.
     pub fn claim(listener: &UnixListener) -> Option<Self> {
