@@ -23,7 +23,7 @@ use super::session::{Parts, Session, State};
 use super::{Context, Error, reading};
 use crate::net::{ClientCount, Connection};
 use crate::pool::listener::CarriedListener;
-use crate::pool::{CarriedPool, Elsewhere, Learned, Pool, PoolSettings, Pooled, Seat};
+use crate::pool::{CarriedPool, Elsewhere, Learned, Pool, PoolName, PoolSettings, Pooled, Seat};
 use crate::protocol::backend::TxStatus;
 use crate::protocol::frontend::Parse;
 use crate::protocol::shape::Shape;
@@ -349,9 +349,9 @@ impl From<CarriedForget> for Forget {
 // ---- arriving --------------------------------------------------------------------------------
 
 impl Carried {
-    /// Its pool in the process before: database and user.
-    pub fn pool(&self) -> (String, String) {
-        (self.database.clone(), self.pool_user.clone())
+    /// Its pool in the process before.
+    pub fn pool(&self) -> PoolName {
+        PoolName::of(&self.database, &self.pool_user)
     }
 
     /// Does it come with its server?

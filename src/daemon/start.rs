@@ -184,6 +184,7 @@ impl Opened {
         mut self,
         reception: &Reception,
         (successors, left): (UnboundedReceiver<UnixStream>, watch::Sender<bool>),
+        shutdown: &Request,
     ) -> Result<Begun, Error> {
         let failed = |source| Error::Runtime { source };
         let context = &reception.context;
@@ -198,6 +199,7 @@ impl Opened {
             successors,
             pidfile: Mutex::new(self.pidfile),
             http: spare_pages(self.http.as_ref(), context).map_err(failed)?,
+            shutdown: shutdown.clone(),
         };
         let acceptors = Acceptors::start(self.listeners, reception).map_err(failed)?;
         Ok(Begun {
@@ -307,7 +309,7 @@ fn serve(
             giver,
             http,
             arrived,
-        } = opened.begin(&reception, (successors, left))?;
+        } = opened.begin(&reception, (successors, left), &shutdown)?;
         tracing::info!(
             "process up: {}, workers: {}",
             cli::VERSION_LINE,

@@ -7,10 +7,10 @@
 //!   knocks at the Unix socket ────────────────────▶
 //!                             ◀────── Hello ───────
 //!                             ─────── Hello ──────▶
-//!                             ◀────── State, Listener..., Pool..., Ready
+//!                             ◀────── State, Listener..., Ready
 //!   starts, and listens; if it fails, it ends, and the other one has noticed nothing
 //!                             ─────── Go ─────────▶ accepts nobody any more
-//!                             ◀────── Yielded ───── has removed its pidfile
+//!                             ◀────── Pool..., Yielded  has removed its pidfile
 //!   accepts                   ◀────── Client, Server, Elsewhere ...
 //!                             ─────── Cancel ─────▶ for clients that are not over yet
 //!                             ◀────── Canceled ────
@@ -21,9 +21,10 @@
 //! If the new process ends before `Done`, the old one accepts again and keeps whom it has; if it is there and does not
 //! go on, the old one sends its clients away, for there must not be two of them.
 //!
-//! This file owns what is said; [`giving`] and [`taking`] are the two sides. What is said of a client is `client`'s, and so on.
+//! This file owns what is said; [`giving`] (with [`handover`]) and [`taking`] are the two sides. What is said of a client is `client`'s, and so on.
 
 pub mod giving;
+mod handover;
 pub mod taking;
 
 use std::io;
@@ -34,7 +35,7 @@ use prost::Message;
 use crate::net::{Parcel, Parcels};
 
 /// The version of what is said. A process of another one is not talked to.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Why nobody takes anybody's place.
 #[derive(Debug, thiserror::Error)]

@@ -20,6 +20,31 @@ use crate::auth::secret::{Key, PlainSecret};
 use crate::server::carried::{Carried, Place, Value};
 use crate::server::{self, Server};
 
+/// What a pool is called by both processes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PoolName {
+    /// The database, as clients call it.
+    pub database: String,
+    /// The user of its servers.
+    pub user: String,
+}
+
+impl PoolName {
+    /// The pool of this database and this user of its servers.
+    pub fn of(database: &str, user: &str) -> Self {
+        Self {
+            database: database.to_owned(),
+            user: user.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for PoolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.database, self.user)
+    }
+}
+
 /// What a successor is to know of a pool.
 #[derive(Clone, PartialEq, prost::Message)]
 #[prost(skip_debug)]
@@ -78,6 +103,11 @@ pub struct Elsewhere {
 pub struct Seat(Slot);
 
 impl CarriedPool {
+    /// Which one it is.
+    pub fn name(&self) -> PoolName {
+        PoolName::of(&self.database, &self.user)
+    }
+
     fn learned(&self) -> Learned {
         let key = |bytes: &Option<Vec<u8>>| -> Option<Key> {
             Some(Key::new(bytes.as_deref()?.try_into().ok()?))
@@ -103,6 +133,11 @@ impl CarriedPool {
 }
 
 impl Pool {
+    /// What both processes call it.
+    pub fn name(&self) -> PoolName {
+        PoolName::of(&self.database, &self.user)
+    }
+
     /// What a successor is to know.
     pub fn carry(&self) -> CarriedPool {
         let (credentials, _) = self.credentials();

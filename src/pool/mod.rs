@@ -28,7 +28,7 @@ mod sweep;
 mod waiter;
 
 pub use accepted::{Declined, LoginSettings};
-pub use carried::{CarriedPool, Elsewhere, Seat};
+pub use carried::{CarriedPool, Elsewhere, PoolName, Seat};
 pub use error::WaitError;
 pub use functions::Functions;
 pub use greeting::Greeting;

@@ -1,33 +1,27 @@
-//! The process that runs gives everything to the one that takes its place.
+//! The process that runs makes way for the one that takes its place, or goes on if that fails. How clients and servers go is
+//! [`handover`](super::handover)'s.
 
-use std::collections::{HashMap, HashSet};
-use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::Instant;
 
-use super::{Cancel, Error, Hello, Kind, Listening, Purpose, State, Word, expect, read, say};
-use crate::client::carried::{Departure, Moved};
-use crate::client::{Conn, Context, cancel};
+use super::handover::Handover;
+use super::{Error, Hello, Kind, Listening, Purpose, State, Word, expect, say};
+use crate::admin::Shutdown;
+use crate::client::Context;
 use crate::daemon::accept::Acceptors;
-use crate::daemon::drain::Drain;
 use crate::daemon::pidfile::Pidfile;
+use crate::daemon::shutdown::Request;
 use crate::daemon::systemd;
-use crate::net::{Parcel, Parcels};
-use crate::pool::{Elsewhere, Pool};
-use crate::protocol::startup::Replication;
-use crate::stats::registry::Peer;
-use crate::stats::{ClientEntry, Order, Phase};
+use crate::net::Parcels;
 
 /// How long a successor may take for a word.
 const WORD: Duration = Duration::from_secs(10);
@@ -35,32 +29,11 @@ const WORD: Duration = Duration::from_secs(10);
 /// How long it may take to start.
 const START: Duration = Duration::from_secs(60);
 
-/// How often it is looked who stands still by now. (Clients say so themselves; servers have to be fetched.)
+/// How often it is looked whether a successor that has failed has ended.
 const PERIOD: Duration = Duration::from_millis(2);
-
-/// How long those who are logging in are waited for, before the ones who can't go over are sent away.
-const LOGINS: Duration = Duration::from_secs(1);
 
 /// How long a successor that says nothing any more may take to end.
 const ENDING: Duration = Duration::from_secs(3);
-
-/// Many clients are told at a time: if the successor fails, those on their way are lost.
-const AHEAD: usize = 64;
-
-/// How often those who could not go yet are told again.
-const AGAIN: Duration = Duration::from_millis(200);
-
-/// How long nobody is in a hurry any more; those who are left end something that takes long.
-const HURRY: Duration = Duration::from_millis(500);
-
-/// How often the log says whom the end waits for.
-const REMINDER: Duration = Duration::from_secs(60);
-
-/// How long the successor may take to listen to what is listened to.
-const LISTENING: Duration = Duration::from_secs(3);
-
-/// How long servers that are being cleaned are waited for at the end.
-const CLEANING: Duration = Duration::from_secs(2);
 
 /// The process as it is given away.
 pub struct Giver {
@@ -72,6 +45,8 @@ pub struct Giver {
     pub left: watch::Sender<bool>,
     /// The configured pages' address, and their socket.
     pub http: Option<(String, std::net::TcpListener)>,
+    /// Ends the process if it can neither go on nor give away the rest.
+    pub shutdown: Request,
 }
 
 impl Giver {
@@ -124,11 +99,10 @@ impl Giver {
             // It has the sockets and serves whom it has: there must not be two of us.
             tracing::error!("the takeover ended early: {error}; sending the rest away");
             context.set_exit(None);
-            let mut drain = Drain::begin(None, |_, _| true, context);
-            let mut tick = interval(Duration::from_millis(50));
-            while !drain.go_on(acceptors, context) {
-                tick.tick().await;
+            if !self.shutdown.is_sent() {
+                self.shutdown.send(Shutdown::Drain(None));
             }
+            std::future::pending::<()>().await;
         }
         Ok(word.pid)
     }
@@ -139,8 +113,19 @@ impl Giver {
         acceptors: &Acceptors,
         context: &Arc<Context>,
     ) -> Result<(), Error> {
-        say(parcels, Kind::Yielded, &state(context), &[])?;
-        let handover = Handover::begin(parcels, context)?;
+        // By its name each client and server finds its pool.
+        let pools = context.manager.pools();
+        let known = pools.iter().map(|pool| pool.name()).collect();
+        let pools: Vec<_> = pools.iter().map(|pool| pool.carry()).collect();
+        let (state, talking) = (state(context), parcels.clone());
+        blocking(move || {
+            for pool in &pools {
+                say(&talking, Kind::Pool, pool, &[])?;
+            }
+            Ok(say(&talking, Kind::Yielded, &state, &[])?)
+        })
+        .await?;
+        let handover = Handover::begin(parcels, known, context)?;
         handover.carry_out(acceptors, context).await
     }
 
@@ -151,7 +136,7 @@ impl Giver {
         acceptors: &Acceptors,
         context: &Arc<Context>,
     ) -> Result<(), Error> {
-        let (manager, state) = (&context.manager, state(context));
+        let state = state(context);
         let mut listening = acceptors.listening()?;
         if let Some((address, socket)) = &self.http {
             listening.push((
@@ -163,7 +148,6 @@ impl Giver {
                 socket.try_clone()?.into(),
             ));
         }
-        let pools: Vec<_> = manager.pools().iter().map(|pool| pool.carry()).collect();
         let (parcels, is_ending) = (parcels.clone(), context.is_shutting_down());
         let is_taking = context.is_taking_over();
         blocking(move || {
@@ -186,9 +170,6 @@ impl Giver {
             say(&parcels, Kind::State, &state, &[])?;
             for (what, socket) in &listening {
                 say(&parcels, Kind::Listener, what, &[socket.as_fd()])?;
-            }
-            for pool in &pools {
-                say(&parcels, Kind::Pool, pool, &[])?;
             }
             Ok(say(&parcels, Kind::Ready, &Word::default(), &[])?)
         })
@@ -254,328 +235,4 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     spawn_blocking(work).await.map_err(|_| Error::Nonsense)?
-}
-
-/// The way of clients and servers to a successor.
-struct Handover {
-    exit: Sender<Departure>,
-    parcels: Arc<Parcels>,
-    /// Comes when everything was sent, or with what has failed.
-    sent: oneshot::Receiver<Result<(), Error>>,
-    /// Comes when the successor is gone.
-    gone: oneshot::Receiver<()>,
-    /// Who was told, and when.
-    told: HashMap<u64, Instant>,
-    /// Clients that were sent.
-    gone_over: Arc<AtomicUsize>,
-    /// Pools that the successor knows.
-    known: HashSet<(String, String)>,
-    /// Pools whose listeners have not found the place up to which they tell; nobody leaves these before.
-    listening: Arc<Mutex<HashSet<(String, String)>>>,
-    reported: HashMap<(String, String), u64>,
-}
-
-impl Handover {
-    fn begin(parcels: &Arc<Parcels>, context: &Arc<Context>) -> Result<Self, Error> {
-        let (exit, departures) = mpsc::channel();
-        let (tell_sent, sent) = oneshot::channel();
-        let (tell_gone, gone) = oneshot::channel();
-        let out = parcels.clone();
-        let gone_over = Arc::new(AtomicUsize::new(0));
-        let counted = gone_over.clone();
-        let sender = std::thread::Builder::new().name("takeover-out".to_owned());
-        sender.spawn(move || {
-            // Nobody listens any more only when the process ends.
-            let _ = tell_sent.send(send_all(&out, &departures, &counted));
-        })?;
-        let (back, context) = (parcels.try_clone()?, context.clone());
-        let workers = context.manager.parts().workers.clone();
-        let answers = exit.clone();
-        let listener = std::thread::Builder::new().name("takeover-back".to_owned());
-        listener.spawn(move || {
-            while let Ok(Some(parcel)) = back.receive() {
-                let Ok(request) = cancel_of(&parcel) else {
-                    break;
-                };
-                let (context, answers) = (context.clone(), answers.clone());
-                workers.spawn_on(0, async move {
-                    let port = context.config.load().settings.listen_port;
-                    let conn = Conn::new(0, Peer::Unix(None), port);
-                    cancel::request(&context, &conn, request.pid, &request.key).await;
-                    send(&answers, Moved::Canceled(request.number));
-                });
-            }
-            let _ = tell_gone.send(());
-        })?;
-        Ok(Self {
-            exit,
-            parcels: parcels.clone(),
-            sent,
-            gone,
-            told: HashMap::new(),
-            gone_over,
-            known: HashSet::new(),
-            listening: Arc::default(),
-            reported: HashMap::new(),
-        })
-    }
-
-    /// Gives all that can be given, and sends the others away.
-    async fn carry_out(
-        mut self,
-        acceptors: &Acceptors,
-        context: &Arc<Context>,
-    ) -> Result<(), Error> {
-        context.set_exit(Some(self.exit.clone()));
-        self.introduce_pools(context);
-        self.leave_listeners(context);
-        let (began, mut reminded) = (Instant::now(), Instant::now());
-        let limit = context.config.load().settings.drain_timeout;
-        let mut drain: Option<Drain> = None;
-        loop {
-            let pause = if began.elapsed() < HURRY {
-                PERIOD
-            } else {
-                AGAIN / 4
-            };
-            tokio::select! {
-                result = &mut self.sent => return result.unwrap_or(Err(Error::Gone)),
-                _ = &mut self.gone => return Err(Error::Gone),
-                () = tokio::time::sleep(pause) => {}
-            }
-            self.introduce_pools(context);
-            let clients = context.clients();
-            let listening = self.listening.lock().clone();
-            let (mut going, mut needed) = (Vec::new(), HashSet::new());
-            for client in &clients {
-                let pool = (client.database.clone(), client.pool_user.clone());
-                if may_move(client, context) && !listening.contains(&pool) {
-                    going.push(client);
-                } else {
-                    needed.insert(pool);
-                }
-            }
-            self.tell(&going);
-            self.fetch_servers(context, &needed);
-            // Whoever has not got through a login by then has no part in it.
-            let may_come = !acceptors.has_left() || !nobody_logs_in(context);
-            if clients.is_empty() && (!may_come || began.elapsed() > limit) {
-                break;
-            }
-            if let Some(drain) = &mut drain {
-                // However long others take: their queries end here.
-                drain.go_on(acceptors, context);
-            } else if began.elapsed() >= LOGINS {
-                drain = Some(Drain::begin(None, may_not_move, context));
-            }
-            if reminded.elapsed() >= REMINDER {
-                reminded = Instant::now();
-                tracing::info!("{} clients are not over yet", clients.len());
-            }
-        }
-        self.finish(context).await
-    }
-
-    /// The last servers, and the last word.
-    async fn finish(mut self, context: &Arc<Context>) -> Result<(), Error> {
-        let deadline = Instant::now() + CLEANING;
-        let mut tick = interval(PERIOD);
-        while context.manager.active_servers(None) > 0 && Instant::now() < deadline {
-            self.fetch_servers(context, &HashSet::new());
-            tick.tick().await;
-        }
-        context.set_exit(None);
-        send(&self.exit, Moved::Nothing);
-        let sent = self.sent.await.unwrap_or(Err(Error::Gone));
-        // It has read everything when it hangs up.
-        let _ = self.parcels.socket().shutdown(std::net::Shutdown::Write);
-        let _ = timeout(WORD, self.gone).await;
-        sent
-    }
-
-    /// Has the successor listen to what is listened to here, and stops to tell of it where the successor begins.
-    fn leave_listeners(&self, context: &Arc<Context>) {
-        for pool in context.manager.pools() {
-            let Some((carried, last)) = pool.listener().carry(&pool) else {
-                continue;
-            };
-            let name = (pool.database.clone(), pool.user.clone());
-            self.listening.lock().insert(name.clone());
-            send(&self.exit, Moved::Listener(carried.clone()));
-            let (exit, listening) = (self.exit.clone(), self.listening.clone());
-            pool.workers().spawn_on(0, async move {
-                if !last.comes(LISTENING).await {
-                    tracing::warn!("listeners of {}/{} may miss something", name.0, name.1);
-                    send(&exit, Moved::Listener(carried.given_up()));
-                }
-                listening.lock().remove(&name);
-            });
-        }
-    }
-
-    /// Has clients go: those who would at once no more than so many ahead of what was sent.
-    fn tell(&mut self, clients: &[&Arc<ClientEntry>]) {
-        let now = Instant::now();
-        let mut under_way = self
-            .told
-            .len()
-            .saturating_sub(self.gone_over.load(Ordering::Relaxed));
-        for client in clients {
-            let is_silent = matches!(client.phase(), Phase::Idle | Phase::Waiting);
-            match self.told.get(&client.id) {
-                Some(told) if now - *told < AGAIN => continue,
-                None if is_silent && under_way >= AHEAD => continue,
-                None => under_way += 1,
-                Some(_) => {}
-            }
-            self.told.insert(client.id, now);
-            client.order(Order::GoOver);
-        }
-    }
-
-    /// Says what there is to be known of pools that the successor has not heard of, or not the latest.
-    fn introduce_pools(&mut self, context: &Context) {
-        for pool in context.manager.pools() {
-            if self
-                .known
-                .insert((pool.database.clone(), pool.user.clone()))
-            {
-                send(&self.exit, Moved::Pool(pool.carry()));
-            }
-        }
-    }
-
-    /// Sends the servers that are free, but of pools that are needed here, and says how many are left.
-    fn fetch_servers(&mut self, context: &Arc<Context>, needed: &HashSet<(String, String)>) {
-        for pool in context.manager.pools() {
-            let is_needed = needed.contains(&(pool.database.clone(), pool.user.clone()));
-            pool.set_leaving(!is_needed);
-            let mut left = 0;
-            if !is_needed {
-                for pooled in pool.take_idle_servers() {
-                    give_server(&pool, pooled, self.exit.clone());
-                }
-                left = pool.open_servers() + pool.connecting();
-            }
-            self.report(&pool, left as u64);
-        }
-    }
-
-    fn report(&mut self, pool: &Pool, servers: u64) {
-        let name = (pool.database.clone(), pool.user.clone());
-        if self.reported.get(&name) == Some(&servers) {
-            return;
-        }
-        let elsewhere = Elsewhere {
-            database: pool.database.clone(),
-            user: pool.user.clone(),
-            servers,
-        };
-        self.reported.insert(name, servers);
-        send(&self.exit, Moved::Elsewhere(elsewhere));
-    }
-}
-
-/// Sends what has no sockets.
-fn send(exit: &Sender<Departure>, what: Moved) {
-    // An error is noticed elsewhere.
-    let _ = exit.send(Departure {
-        what,
-        sockets: Vec::new(),
-        counts: Box::new(()),
-    });
-}
-
-fn nobody_logs_in(context: &Context) -> bool {
-    let listed = context.manager.parts().registry.clients().len();
-    context.manager.active_clients() <= listed
-}
-
-/// May it go over? Else it is sent away in the end.
-fn may_move(client: &ClientEntry, context: &Context) -> bool {
-    let is_apart = |id| {
-        let server = context.manager.parts().registry.server(id);
-        server.is_some_and(|server| !server.tls.is_empty())
-    };
-    client.tls.is_empty() && client.replication == Replication::None && !is_apart(client.server())
-}
-
-fn may_not_move(client: &ClientEntry, context: &Context) -> bool {
-    !may_move(client, context)
-}
-
-/// Sends a server that is free, once nothing of ours is prepared on it.
-fn give_server(pool: &Arc<Pool>, mut pooled: crate::pool::Pooled, exit: Sender<Departure>) {
-    let pool = pool.clone();
-    let home = pooled.server.home;
-    pool.clone().workers().spawn_on(home, async move {
-        let closing = timeout(CLEANING, pooled.server.close_statements());
-        if !matches!(closing.await, Ok(Ok(()))) || !pooled.server.may_be_carried() {
-            pooled.close("not handed over");
-            return;
-        }
-        let (server, slot) = pooled.into_parts();
-        if let Ok((server, socket)) = server.carry((pool.fingerprint(), pool.generation()), 0) {
-            // An error: the successor is gone, and so is the server.
-            let _ = exit.send(Departure {
-                what: Moved::Server(server),
-                sockets: vec![socket],
-                counts: Box::new(slot),
-            });
-        }
-    });
-}
-
-/// Sends what leaves, up to the last word.
-fn send_all(
-    parcels: &Parcels,
-    departures: &Receiver<Departure>,
-    gone_over: &AtomicUsize,
-) -> Result<(), Error> {
-    while let Ok(departure) = departures.recv() {
-        let Departure {
-            what,
-            sockets,
-            counts,
-        } = departure;
-        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-        let sent: io::Result<()> = match &what {
-            Moved::Client(client) => {
-                gone_over.fetch_add(1, Ordering::Relaxed);
-                say(parcels, Kind::Client, &**client, &sockets)
-            }
-            Moved::Pool(pool) => say(parcels, Kind::Pool, pool, &[]),
-            Moved::Canceled(number) => {
-                let answer = Cancel {
-                    number: *number,
-                    ..Cancel::default()
-                };
-                say(parcels, Kind::Canceled, &answer, &[])
-            }
-            Moved::Server(server) => say(parcels, Kind::Server, server, &sockets),
-            Moved::Listener(listener) => say(parcels, Kind::Listeners, listener, &[]),
-            Moved::Elsewhere(elsewhere) => say(parcels, Kind::Elsewhere, elsewhere, &[]),
-            Moved::Nothing => {
-                say(parcels, Kind::Done, &Word::default(), &[])?;
-                return Ok(());
-            }
-        };
-        match sent {
-            // Too long, whatever it is; nothing of it was sent.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                tracing::error!("a client can't be handed over: {error}");
-            }
-            sent => sent?,
-        }
-        drop(counts);
-    }
-    Err(Error::Gone)
-}
-
-fn cancel_of(parcel: &Parcel) -> Result<Cancel, Error> {
-    if parcel.kind == Kind::Cancel as u8 {
-        read(parcel)
-    } else {
-        Err(Error::Nonsense)
-    }
 }

@@ -20,7 +20,7 @@ use crate::daemon::listen::{self, ListenOptions, Listeners, UnixSocket};
 use crate::net::stream::peer_uid;
 use crate::net::{Parcel, Parcels};
 use crate::pool::listener::{CarriedListener, Hold};
-use crate::pool::{CarriedPool, Elsewhere, Pool};
+use crate::pool::{CarriedPool, Elsewhere, Pool, PoolName};
 use crate::protocol::startup;
 use crate::server;
 use crate::stats::registry::Epoch;
@@ -39,7 +39,6 @@ pub struct Predecessor {
     epoch: Epoch,
     prefix: String,
     listening: Vec<(Listening, OwnedFd)>,
-    pools: Vec<CarriedPool>,
 }
 
 /// Asks the process that listens on our Unix socket for its place. `None`: there is none.
@@ -80,7 +79,7 @@ fn introduce(socket: UnixStream) -> Result<Predecessor, Error> {
     hello.check()?;
     let state: State = expect(&parcels, Kind::State)?;
     let epoch = Epoch::taken_over(state.now);
-    let (mut listening, mut pools) = (Vec::new(), Vec::new());
+    let mut listening = Vec::new();
     loop {
         let mut parcel = hear(&parcels)?;
         match parcel.kind {
@@ -88,7 +87,6 @@ fn introduce(socket: UnixStream) -> Result<Predecessor, Error> {
                 let socket = parcel.descriptors.pop().ok_or(Error::Nonsense)?;
                 listening.push((read(&parcel)?, socket));
             }
-            kind if kind == Kind::Pool as u8 => pools.push(read(&parcel)?),
             kind if kind == Kind::Ready as u8 => break,
             _ => return Err(Error::Nonsense),
         }
@@ -100,7 +98,6 @@ fn introduce(socket: UnixStream) -> Result<Predecessor, Error> {
         epoch,
         prefix: state.prefix,
         listening,
-        pools,
     })
 }
 
@@ -154,21 +151,28 @@ impl Predecessor {
 
     /// Says that we are ready. When this returns, nobody is accepted there any more, and its pidfile is gone. From then on
     /// clients and servers come.
-    pub fn go(mut self, context: &Arc<Context>) -> Result<Arrivals, Error> {
+    pub fn go(self, context: &Arc<Context>) -> Result<Arrivals, Error> {
         let manager = &context.manager;
-        let mut pools = HashMap::new();
-        for carried in std::mem::take(&mut self.pools) {
-            if let Some(pool) = manager.take_over(&carried) {
-                pools.insert((carried.database, carried.user), pool);
-            }
-        }
         let word = Word {
             text: String::new(),
             pid: std::process::id(),
         };
         say(&self.parcels, Kind::Go, &word, &[])?;
+        let mut pools = HashMap::new();
         // As it is now, not when we began to start.
-        let state: State = expect(&self.parcels, Kind::Yielded)?;
+        let state: State = loop {
+            let parcel = hear(&self.parcels)?;
+            match parcel.kind {
+                kind if kind == Kind::Pool as u8 => {
+                    let carried: CarriedPool = read(&parcel)?;
+                    if let Some(pool) = manager.take_over(&carried) {
+                        pools.insert(carried.name(), pool);
+                    }
+                }
+                kind if kind == Kind::Yielded as u8 => break read(&parcel)?,
+                _ => return Err(Error::Nonsense),
+            }
+        };
         if state.is_paused {
             manager.pause(None);
         }
@@ -196,7 +200,7 @@ impl Predecessor {
 pub struct Arrivals {
     parcels: Parcels,
     pid: u32,
-    pools: HashMap<(String, String), Arc<Pool>>,
+    pools: HashMap<PoolName, Arc<Pool>>,
     context: Arc<Context>,
     /// Clients and servers.
     came: [usize; 2],
@@ -247,7 +251,7 @@ impl Arrivals {
                 kind if kind == Kind::Server as u8 => self.take_server(parcel)?,
                 kind if kind == Kind::Elsewhere as u8 => {
                     let it: Elsewhere = read(&parcel)?;
-                    if let Some(pool) = self.pools.get(&(it.database, it.user)) {
+                    if let Some(pool) = self.pools.get(&PoolName::of(&it.database, &it.user)) {
                         pool.set_elsewhere(usize::try_from(it.servers).unwrap_or(usize::MAX));
                     }
                 }
@@ -288,13 +292,12 @@ impl Arrivals {
 
     fn take_pool(&mut self, carried: &CarriedPool) {
         if let Some(pool) = self.context.manager.take_over(carried) {
-            let name = (carried.database.clone(), carried.user.clone());
-            self.pools.insert(name, pool);
+            self.pools.insert(carried.name(), pool);
         }
     }
 
     fn take_listeners(&self, carried: CarriedListener) {
-        let name = (carried.database.clone(), carried.user.clone());
+        let name = PoolName::of(&carried.database, &carried.user);
         let Some(pool) = self.pools.get(&name).cloned() else {
             return;
         };
@@ -315,7 +318,7 @@ impl Arrivals {
     fn take_server(&mut self, mut parcel: Parcel) -> Result<(), Error> {
         let server: server::carried::Carried = read(&parcel)?;
         let socket = parcel.descriptors.pop().ok_or(Error::Nonsense)?;
-        let name = (server.database.clone(), server.user.clone());
+        let name = PoolName::of(&server.database, &server.user);
         let Some(pool) = self.pools.get(&name).cloned() else {
             // Its database is gone: dropping the socket closes it.
             return Ok(());
