@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::admin::parse::{Command, VERBS};
 use crate::admin::show::{SHOWS, View};
 use crate::admin::value::{Cell, Heading, Type};
-use crate::admin::{Console, Error, Rights, Shutdown};
+use crate::admin::{Console, Error, Rights, Shutdown, Upgrade};
 use crate::config::databases::CONSOLE;
 use crate::pool::Manager;
 use crate::stats::Order;
@@ -75,6 +75,7 @@ pub fn headings(command: &Command) -> Option<Vec<Heading>> {
         | Command::KillClient(_)
         | Command::ResetStatements
         | Command::Suspend
+        | Command::Upgrade
         | Command::Shutdown(_)
         | Command::Nothing => None,
     }
@@ -156,6 +157,12 @@ fn change(console: &Console, command: &Command) -> Result<Outcome, Error> {
             Ok(done("RESET"))
         }
         Command::Suspend => databases.suspend(),
+        Command::Upgrade => {
+            issued("UPGRADE", None);
+            let upgrade = console.control.upgrade();
+            let upgrade = upgrade.map_err(|reason| Error::UpgradeFailed { reason })?;
+            Ok(Outcome::Wait(Wait::Upgrade(upgrade)))
+        }
         Command::Shutdown(mode) => {
             issued("SHUTDOWN", mode.word());
             console.control.shutdown(*mode);
@@ -357,6 +364,8 @@ pub enum Wait {
         /// `None`: all.
         database: Option<String>,
     },
+    /// UPGRADE: that a successor has taken over.
+    Upgrade(Upgrade),
 }
 
 impl Wait {
@@ -392,6 +401,12 @@ impl Wait {
                 });
                 (!left).then_some(Ok("WAIT_CLOSE"))
             }
+            Self::Upgrade(upgrade) => match upgrade.outcome()? {
+                Ok(()) => Some(Ok("UPGRADE")),
+                Err(reason) => Some(Err(Error::UpgradeFailed {
+                    reason: reason.clone(),
+                })),
+            },
         }
     }
 
@@ -404,7 +419,8 @@ impl Wait {
             Self::Suspend { .. } => {
                 manager.resume(None);
             }
-            Self::Close { .. } => {}
+            // What has begun goes on.
+            Self::Close { .. } | Self::Upgrade(_) => {}
         }
         Error::Canceled
     }

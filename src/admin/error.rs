@@ -29,6 +29,12 @@ pub enum Error {
         /// File, line and what is wrong there.
         reason: String,
     },
+    /// No successor has taken over; this process goes on.
+    #[error("UPGRADE failed: {reason}")]
+    UpgradeFailed {
+        /// What the successor says, or the system.
+        reason: String,
+    },
     /// PAUSE or KILL while everything is paused.
     #[error("already suspended/paused")]
     AlreadyPaused,

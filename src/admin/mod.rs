@@ -30,10 +30,12 @@ pub mod numbers;
 pub mod parse;
 pub mod show;
 mod status_page;
+mod upgrade;
 pub mod value;
 
 pub use averages::{Averages, Period};
 pub use error::Error;
+pub use upgrade::Upgrade;
 
 use control::Wait;
 use conversation::{Conversation, Step};
@@ -59,6 +61,8 @@ pub trait Control: Send + Sync {
     /// Changes a setting. `Ok` may hold something to tell the user, such as that it takes a restart; `Err`
     /// says why the setting cannot have the value.
     fn set(&self, key: &str, value: &str) -> Result<Option<String>, String>;
+    /// Begins to start a successor, which is to take this process's place. `Err` says why none is started.
+    fn upgrade(&self) -> Result<Upgrade, String>;
     /// Has a shutdown begun?
     fn is_shutting_down(&self) -> bool;
 }

@@ -56,6 +56,8 @@ pub enum Command {
     ResetStatements,
     /// `SUSPEND`.
     Suspend,
+    /// `UPGRADE`.
+    Upgrade,
     /// `SHUTDOWN`.
     Shutdown(Shutdown),
     /// Only a comment: how some drivers find out whether the connection is alive.
@@ -146,6 +148,12 @@ pub static VERBS: &[Verb] = &[
         usage: "SUSPEND",
         doc: "Stops accepting and reading clients, and answers when nothing is under way. Who goes on for longer than `suspend_timeout` is sent away. Ends with RESUME, or with the console connection that gave it.",
         make: |argument| argument.is_none().then_some(Command::Suspend),
+    },
+    Verb {
+        word: "upgrade",
+        usage: "UPGRADE",
+        doc: "Starts the program anew, with the same arguments, to take the place of this process: listening sockets, clients and servers go over as with `-R`. Answers when it has taken over, or with the reason why everything is as it was. Not in PgBouncer.",
+        make: |argument| argument.is_none().then_some(Command::Upgrade),
     },
     Verb {
         word: "shutdown",
@@ -457,6 +465,7 @@ mod tests {
             ("wait_close app", r#"WaitClose(Some("app"))"#.to_owned()),
             ("disable app", r#"Disable(Some("app"))"#.to_owned()),
             ("enable", "Enable(None)".to_owned()),
+            ("upgrade;", "Upgrade".to_owned()),
             ("shutdown", "Shutdown(Now)".to_owned()),
             (
                 "SHUTDOWN wait_for_servers",
@@ -507,6 +516,7 @@ mod tests {
             "SETa = b",
             "set scram-sha-256",
             "RELOAD now",
+            "UPGRADE now",
             "SHUTDOWN NOW",
             "SHUTDOWN DRAIN soon",
             "SHUTDOWN DRAIN -1",

@@ -22,6 +22,7 @@ pub(super) struct Process {
     pub asked: Mutex<Vec<String>>,
     pub broken: AtomicBool,
     pub ending: AtomicBool,
+    pub upgrade: Upgrade,
 }
 
 impl Control for Process {
@@ -44,6 +45,15 @@ impl Control for Process {
             "listen_port" => Ok(Some("it takes a restart".into())),
             "nothing" => Err("unknown".into()),
             _ => Ok(None),
+        }
+    }
+
+    fn upgrade(&self) -> Result<Upgrade, String> {
+        self.asked.lock().push("upgrade".into());
+        if self.broken.load(Ordering::Relaxed) {
+            Err("one is under way".into())
+        } else {
+            Ok(self.upgrade.clone())
         }
     }
 

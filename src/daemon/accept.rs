@@ -2,14 +2,12 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use socket2::{SockFilter, SockRef};
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -17,6 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::defer;
 use super::listen::{Listeners, SocketFile};
 use super::rarely::Rarely;
+use super::takeover::giving::Succession;
 use super::takeover::{Listening, Purpose};
 use crate::admin::{self, Console};
 use crate::client::{self, Arrival, Context, Operator, Resident, Rights};
@@ -39,7 +38,7 @@ pub struct Reception {
     /// Is `tcp_defer_accept` on?
     defers: watch::Receiver<bool>,
     /// Processes that want to take this one's place go here.
-    successors: UnboundedSender<UnixStream>,
+    succession: Succession,
     turn: Arc<AtomicUsize>,
 }
 
@@ -49,13 +48,13 @@ impl Reception {
         context: Arc<Context>,
         console: Arc<Console>,
         defers: watch::Receiver<bool>,
-        successors: UnboundedSender<UnixStream>,
+        succession: Succession,
     ) -> Self {
         Self {
             context,
             console,
             defers,
-            successors,
+            succession,
             turn: Arc::default(),
         }
     }
@@ -65,12 +64,12 @@ impl Reception {
         let workers = &self.context.manager.parts().workers;
         let worker = self.turn.fetch_add(1, Ordering::Relaxed) % workers.in_use();
         let (context, console) = (self.context.clone(), self.console.clone());
-        let successors = self.successors.clone();
+        let succession = self.succession.clone();
         let login = async move {
             match client::log_in(context.clone(), accepted, admission, worker).await? {
                 Arrival::Client(resident) => Some(resident),
                 Arrival::Successor(connection) => {
-                    succeed(connection, &successors);
+                    succeed(connection, &succession);
                     None
                 }
                 Arrival::Operator(operator) => {
@@ -84,13 +83,12 @@ impl Reception {
 }
 
 /// Another process wants to take this one's place.
-fn succeed(connection: Connection, successors: &UnboundedSender<UnixStream>) {
+fn succeed(connection: Connection, succession: &Succession) {
     // It waits for us to speak.
     if let Ok((socket, early)) = connection.into_descriptor()
         && early.is_empty()
     {
-        // Nobody listens any more only when the process ends.
-        let _ = successors.send(socket.into());
+        succession.knock(socket.into());
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::log::LogHandle;
 use super::shutdown::Request;
 use super::syslog::Filing;
-use super::systemd::{self, State};
+use super::systemd::{Service, State};
 use crate::client::Context;
 use crate::config::{Applied, Change, Config, ConfigHandle};
 use crate::net::tls::Setup;
@@ -58,6 +58,7 @@ pub struct Reloader {
     log: LogHandle,
     fixed: Fixed,
     shutdown: Request,
+    service: Service,
     defers_accept: watch::Sender<bool>,
     /// One reload at a time.
     running: Mutex<()>,
@@ -65,7 +66,11 @@ pub struct Reloader {
 
 impl Reloader {
     /// Applies to these. What systemd is told of it depends on whether the process is to end.
-    pub fn new(context: Arc<Context>, (log, fixed): (LogHandle, Fixed), shutdown: Request) -> Self {
+    pub fn new(
+        context: Arc<Context>,
+        (log, fixed): (LogHandle, Fixed),
+        (shutdown, service): (Request, Service),
+    ) -> Self {
         let (config, manager) = (context.config.clone(), context.manager.clone());
         Self {
             defers_accept: watch::Sender::new(config.load().settings.tcp_defer_accept > 0),
@@ -75,6 +80,7 @@ impl Reloader {
             log,
             fixed,
             shutdown,
+            service,
             running: Mutex::default(),
         }
     }
@@ -101,7 +107,7 @@ impl Reloader {
     /// A process that is about to end is not ready any more.
     fn tell(&self, state: State<'_>) {
         if !self.shutdown.is_sent() {
-            systemd::notify(state);
+            self.service.notify(state);
         }
     }
 

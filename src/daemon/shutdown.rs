@@ -8,7 +8,7 @@ use tokio::time::interval;
 
 use super::accept::Acceptors;
 use super::drain::Drain;
-use super::systemd::{self, State};
+use super::systemd::{Service, State};
 use crate::admin::Shutdown;
 use crate::client::Context;
 use crate::stats::Order;
@@ -44,7 +44,7 @@ impl Request {
     }
 
     /// Waits until somebody asks, does it, and returns when the process may exit.
-    pub async fn carry_out(&self, acceptors: &Acceptors, context: &Context) {
+    pub async fn carry_out(&self, acceptors: &Acceptors, context: &Context, service: &Service) {
         let mut wanted = self.wanted.subscribe();
         let mut tick = interval(PERIOD);
         let (mut begun, mut drain) = (None, None);
@@ -56,7 +56,7 @@ impl Request {
                 Some(Shutdown::Drain(limit)) => {
                     begun = how;
                     let drain = drain.get_or_insert_with(|| {
-                        systemd::notify(State::Stopping);
+                        service.notify(State::Stopping);
                         acceptors.drain_tcp();
                         Drain::begin(limit, |_, _| true, context)
                     });
@@ -67,6 +67,7 @@ impl Request {
                 }
                 Some(how) => {
                     if begun.replace(how).is_none() {
+                        service.notify(State::Stopping);
                         begin(how, acceptors, context);
                     }
                     if is_over(how, context) {
@@ -84,7 +85,6 @@ impl Request {
 }
 
 fn begin(how: Shutdown, acceptors: &Acceptors, context: &Context) {
-    systemd::notify(State::Stopping);
     acceptors.close_tcp();
     context.shut_down();
     context.manager.end_suspension();

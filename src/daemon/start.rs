@@ -3,13 +3,11 @@
 use std::ffi::OsString;
 use std::io;
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -25,12 +23,13 @@ use super::runtime::Runtime;
 use super::shutdown::Request;
 use super::signals::{self, Signals};
 use super::syslog::Filing;
-use super::systemd::{self, State};
-use super::takeover::giving::Giver;
+use super::systemd::{self, Service, State};
+use super::takeover::giving::{Candidates, Giver, Succession};
+use super::takeover::starting::{self, Origin};
 use super::takeover::taking::{self, Predecessor};
 use super::{Error, privileges};
 use crate::admin::advice::{Adviser, expected_descriptors};
-use crate::admin::{Averages, Console, Control, Shutdown, http};
+use crate::admin::{Averages, Console, Control, Shutdown, Upgrade, http};
 use crate::client::{Context, timeouts};
 use crate::config::{Config, ConfigHandle};
 use crate::net::tls::Setup;
@@ -47,7 +46,7 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
     // knows no such thing nothing is lost.
     let _ = nix::sys::prctl::set_thp_disable(true);
     let program = cli::program(&argv);
-    let args = match cli::parse(argv) {
+    let args = match cli::parse(argv.iter().cloned()) {
         Ok(args) => args,
         Err(exit) => return exit.print(),
     };
@@ -67,7 +66,8 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
         println!("configuration is valid");
         return ExitCode::SUCCESS;
     }
-    match run(&args, config, tls) {
+    let origin = Origin::of(&argv, &args);
+    match run((&args, origin), config, tls) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fatal(&error),
     }
@@ -87,6 +87,7 @@ fn load(args: &Args) -> Result<Option<Config>, crate::config::Error> {
 
 /// The last line of a process that can't go on. The log may not be set up, so it goes to the standard error output as well.
 fn fatal(error: &dyn std::error::Error) -> ExitCode {
+    starting::give_up(&error.to_string());
     if tracing::dispatcher::has_been_set() {
         tracing::error!(fatal = true, "{error}");
     } else {
@@ -95,7 +96,7 @@ fn fatal(error: &dyn std::error::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run(args: &Args, config: Config, tls: Setup) -> Result<(), Error> {
+fn run((args, origin): (&Args, Origin), config: Config, tls: Setup) -> Result<(), Error> {
     let settings = &config.settings;
     let verbosity = u8::try_from(settings.verbose)
         .unwrap_or(u8::MAX)
@@ -144,11 +145,14 @@ fn run(args: &Args, config: Config, tls: Setup) -> Result<(), Error> {
     );
     signals::hold().map_err(|source| Error::Runtime { source })?;
     let opened = open(&config, passed, predecessor)?;
-    serve(args, (config, tls), log, opened)
+    serve((args, origin), (config, tls), log, opened)
 }
 
 /// Asks the process that runs for its place (`-R`).
 fn knock(config: &Config) -> Result<Option<Predecessor>, Error> {
+    if let Some(predecessor) = taking::of_parent() {
+        return Ok(Some(predecessor?));
+    }
     let settings = &config.settings;
     let Some(dir) = &settings.unix_socket_dir else {
         return Err(Error::TakeoverNeedsSocket);
@@ -178,13 +182,26 @@ struct Begun {
     arrived: Option<oneshot::Receiver<()>>,
 }
 
+/// What a giver needs to know of the process.
+struct Ending {
+    left: watch::Sender<bool>,
+    origin: Origin,
+    shutdown: Request,
+    service: Service,
+}
+
 impl Opened {
     /// Begins to accept, once a predecessor has stopped to. Comes back with what gives all of it away again.
     fn begin(
         mut self,
         reception: &Reception,
-        (successors, left): (UnboundedReceiver<UnixStream>, watch::Sender<bool>),
-        shutdown: &Request,
+        candidates: Candidates,
+        Ending {
+            left,
+            origin,
+            shutdown,
+            service,
+        }: Ending,
     ) -> Result<Begun, Error> {
         let failed = |source| Error::Runtime { source };
         let context = &reception.context;
@@ -193,13 +210,16 @@ impl Opened {
             let arrivals = predecessor.go(context)?;
             self.pidfile = make_pidfile(context);
             arrived = Some(arrivals.begin().map_err(failed)?);
+            starting::let_go();
         }
         let giver = Giver {
+            candidates,
+            origin,
             left,
-            successors,
             pidfile: Mutex::new(self.pidfile),
             http: spare_pages(self.http.as_ref(), context).map_err(failed)?,
-            shutdown: shutdown.clone(),
+            shutdown,
+            service,
         };
         let acceptors = Acceptors::start(self.listeners, reception).map_err(failed)?;
         Ok(Begun {
@@ -253,7 +273,7 @@ fn listen_options(config: &Config) -> ListenOptions {
 }
 
 fn serve(
-    args: &Args,
+    (args, origin): (&Args, Origin),
     (config, tls): (Config, Setup),
     log: LogHandle,
     opened: Opened,
@@ -274,19 +294,21 @@ fn serve(
         config.clone(),
         console_version,
     ));
-    let shutdown = Request::default();
+    let (shutdown, service) = (Request::default(), Service::default());
     let fixed = Fixed {
         verbose: args.verbose,
     };
     let reloader = Arc::new(Reloader::new(
         context.clone(),
         (log, fixed),
-        shutdown.clone(),
+        (shutdown.clone(), service.clone()),
     ));
+    let (succession, candidates) = Succession::new();
     let control = Steering {
         reloader: reloader.clone(),
         shutdown: shutdown.clone(),
         context: context.clone(),
+        succession: succession.clone(),
     };
     let averages = Arc::new(Averages::default());
     let console = Console {
@@ -296,36 +318,41 @@ fn serve(
         version: cli::VERSION_LINE,
     };
     let console = Arc::new(console);
-    let (knocks, successors) = tokio::sync::mpsc::unbounded_channel();
     let defers = reloader.defers_accept();
-    let reception = Reception::new(context.clone(), console.clone(), defers, knocks);
+    let reception = Reception::new(context.clone(), console.clone(), defers, succession);
     let (threads, advised) = (runtime.threads.clone(), console.clone());
     runtime.run(async move {
         let failed = |source| Error::Runtime { source };
         let signals = Signals::listen().map_err(failed)?;
         let (left, pages) = watch::channel(false);
+        let ending = Ending {
+            left,
+            origin,
+            shutdown: shutdown.clone(),
+            service: service.clone(),
+        };
         let Begun {
             acceptors,
             giver,
             http,
             arrived,
-        } = opened.begin(&reception, (successors, left), &shutdown)?;
+        } = opened.begin(&reception, candidates, ending)?;
         tracing::info!(
             "process up: {}, workers: {}",
             cli::VERSION_LINE,
             manager.parts().workers.count()
         );
-        systemd::notify(State::Ready);
+        service.notify(State::Ready);
         let watchdog = systemd::watch(&manager.parts().workers, systemd::watchdog(), || {
-            systemd::notify(State::Alive);
+            service.notify(State::Alive);
         });
         tokio::select! {
-            () = shutdown.carry_out(&acceptors, &context) => {}
+            () = shutdown.carry_out(&acceptors, &context, &service) => {}
             () = giver.carry_out(&acceptors, &context) => {}
             () = signals.obey(&reloader, &shutdown, &manager) => {}
             () = run_janitor(manager.clone()) => {}
             () = sweep_clients(&context) => {}
-            () = tick_averages(&averages, &advised) => {}
+            () = tick_averages(&averages, &advised, &service) => {}
             () = balance::run(&manager, &threads) => {}
             () = watchdog => {}
             () = serve_pages(http, pages, console) => {}
@@ -407,14 +434,14 @@ async fn sweep_clients(context: &Context) {
 }
 
 /// The averages of SHOW STATS, and the statistics line and advice in the log.
-async fn tick_averages(averages: &Averages, console: &Console) {
+async fn tick_averages(averages: &Averages, console: &Console, service: &Service) {
     let manager = &console.manager;
     let mut adviser = Adviser::default();
     loop {
         let period = manager.parts().config.load().settings.stats_period;
         tokio::time::sleep(period.max(Duration::from_secs(1))).await;
         let line = averages.tick(manager);
-        systemd::notify(State::Status(&line));
+        service.notify(State::Status(&line));
         if manager.parts().config.load().settings.log_stats {
             tracing::info!("{line}");
         }
@@ -427,6 +454,7 @@ struct Steering {
     reloader: Arc<Reloader>,
     shutdown: Request,
     context: Arc<Context>,
+    succession: Succession,
 }
 
 impl Control for Steering {
@@ -447,6 +475,20 @@ impl Control for Steering {
 
     fn set(&self, key: &str, value: &str) -> Result<Option<String>, String> {
         self.reloader.set(key, value)
+    }
+
+    fn upgrade(&self) -> Result<Upgrade, String> {
+        let no = if self.shutdown.is_sent() {
+            "the pooler is shutting down"
+        } else if self.context.is_taking_over() {
+            "this process is still taking over itself"
+        } else if std::process::id() == 1 {
+            "process 1 can't be replaced, a container ends with it"
+        } else {
+            let upgrade = self.succession.want();
+            return upgrade.ok_or_else(|| "a successor is on its way already".to_owned());
+        };
+        Err(no.to_owned())
     }
 
     fn is_shutting_down(&self) -> bool {

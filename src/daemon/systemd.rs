@@ -7,6 +7,8 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -55,8 +57,35 @@ fn since_boot() -> nix::Result<Duration> {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from)
 }
 
-/// Tells systemd, if it wants to know.
-pub fn notify(state: State<'_>) {
+/// What systemd calls the service: this process, as long as no other one has taken its place.
+#[derive(Debug, Clone, Default)]
+pub struct Service {
+    is_left: Arc<AtomicBool>,
+}
+
+impl Service {
+    /// Tells systemd, if it wants to know, and if this process is the service.
+    pub fn notify(&self, state: State<'_>) {
+        if !self.is_left.load(Ordering::Relaxed) {
+            notify(state);
+        }
+    }
+
+    /// From now on the service is another process, and says how it is. This one says nothing any more: a unit hears everyone
+    /// in it (`NotifyAccess=all`), and the end of this process is not the end of the service.
+    pub fn leave(&self, successor: u32) {
+        notify(State::MainPid(successor));
+        self.is_left.store(true, Ordering::Relaxed);
+    }
+
+    /// The service is this process again.
+    pub fn stay(&self) {
+        self.is_left.store(false, Ordering::Relaxed);
+        notify(State::MainPid(std::process::id()));
+    }
+}
+
+fn notify(state: State<'_>) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };

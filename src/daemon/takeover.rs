@@ -17,6 +17,8 @@
 //!                             ◀────── Done ──────── ends
 //! ```
 //!
+//! Or the one that runs starts the new one, which then need not knock ([`starting`]), and says `Failed` if it can't start.
+//!
 //! Who can't go over (TLS, replication, the console) is sent away as when the process drains, within `drain_timeout`.
 //! If the new process ends before `Done`, the old one accepts again and keeps whom it has; if it is there and does not
 //! go on, the old one sends its clients away, for there must not be two of them.
@@ -25,10 +27,13 @@
 
 pub mod giving;
 mod handover;
+pub mod starting;
 pub mod taking;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::process::ExitStatus;
 
 use prost::Message;
 
@@ -61,6 +66,23 @@ pub enum Error {
         /// Its version.
         theirs: u32,
     },
+    /// A successor can't be started.
+    #[error("could not run {}: {source}", path.display())]
+    Start {
+        /// The program.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A successor that was started can't take over: its words.
+    #[error("{0}")]
+    Failed(String),
+    /// A successor that was started has ended without a word.
+    #[error("the new process ended ({0}); its log says why")]
+    Ended(ExitStatus),
+    /// It has said nothing for too long.
+    #[error("the new process does not get ready, and was ended")]
+    Late,
     /// It says no.
     #[error("the process that runs refuses: {0}")]
     Refused(String),
@@ -91,6 +113,7 @@ enum Kind {
     Cancel,
     Listeners,
     Canceled,
+    Failed,
 }
 
 /// Both sides begin with it.
@@ -214,6 +237,10 @@ fn expect<M: Message + Default>(parcels: &Parcels, kind: Kind) -> Result<M, Erro
     if parcel.kind == Kind::Refused as u8 {
         let word: Word = read(&parcel)?;
         return Err(Error::Refused(word.text));
+    }
+    if parcel.kind == Kind::Failed as u8 {
+        let word: Word = read(&parcel)?;
+        return Err(Error::Failed(word.text));
     }
     if parcel.kind != kind as u8 {
         return Err(Error::Nonsense);

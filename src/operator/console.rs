@@ -131,8 +131,23 @@ impl Console {
 
     /// Runs `SHOW name` and reads its rows. After [`Error::Refused`] the next one may be asked, unless it is `FATAL`.
     pub fn show(&mut self, name: &str) -> Result<Rows, Error> {
+        self.run(&format!("SHOW {name}"))
+    }
+
+    /// Waits so long for each word of an answer, in place of what is enough for SHOW.
+    pub(super) fn wait_for(&mut self, limit: Duration) -> Result<(), Error> {
+        let limit = Some(limit);
+        Ok(match &self.stream {
+            Stream::Tcp(socket) => socket.set_read_timeout(limit),
+            Stream::Unix(socket) => socket.set_read_timeout(limit),
+            Stream::Tls(stream) => stream.sock.set_read_timeout(limit),
+        }?)
+    }
+
+    /// Runs a command and reads its rows, if it has any.
+    pub(super) fn run(&mut self, command: &str) -> Result<Rows, Error> {
         let mut out = Vec::new();
-        frontend::query(&mut out, format!("SHOW {name}").as_bytes());
+        frontend::query(&mut out, command.as_bytes());
         self.send(&out)?;
         let (mut rows, mut failure, mut length) = (Rows::default(), None, 0);
         loop {

@@ -1,4 +1,4 @@
-//! The operator's commands: `pgferry show`, `top`, `check` and `health`, beside PgBouncer's command line.
+//! The operator's commands: `pgferry show`, `top`, `check`, `health` and `upgrade`, beside PgBouncer's command line.
 //!
 //! Owns their grammar, a small blocking client of the console ([`console`]), where it connects to ([`target`]), and how
 //! its answers are printed. Owns nothing of the running pooler: what is shown comes over the console as it does for
@@ -8,6 +8,7 @@
 //!   argv ── command ──┬─ check ──▶ argv of the pooler, with --check
 //!                     ├─ top ────▶ pgferry-top, which takes this process's place
 //!                     ├─ health ─▶ GET /readyz
+//!                     ├─ upgrade ▶ Options ─▶ Target ─▶ Console: UPGRADE
 //!                     └─ show ───▶ Options ─▶ Target ─▶ Console ─▶ Rows ─▶ text
 //! ```
 
@@ -27,6 +28,7 @@ mod health;
 pub mod options;
 mod show;
 pub mod target;
+mod upgrade;
 mod write;
 
 /// What `pgferry --help` says of the commands.
@@ -36,6 +38,7 @@ Commands, unless a file of that name exists (each knows --help):
   pgferry top           Watch a pooler in the terminal
   pgferry check FILE    The same as --check FILE
   pgferry health [URL]  Is the pooler ready? Asks its http_listen
+  pgferry upgrade       Put a new process in the place of the one that runs
 ";
 
 /// Why a command has failed. Each is one line on the standard error output; none holds a password.
@@ -118,7 +121,7 @@ pub enum Outcome {
     Pooler(Vec<OsString>),
 }
 
-/// Runs the command that is the first argument. There is none if that is not one of the four words, or if it is a
+/// Runs the command that is the first argument. There is none if that is not one of these words, or if it is a
 /// file: PgBouncer's command line takes any name.
 pub fn command(mut argv: Vec<OsString>) -> Outcome {
     let word = argv.get(1).and_then(|word| word.to_str());
@@ -127,6 +130,7 @@ pub fn command(mut argv: Vec<OsString>) -> Outcome {
     };
     let outcome = match word {
         "show" => parsed(&argv).and_then(|arguments| complain(show::run(&arguments))),
+        "upgrade" => parsed(&argv).and_then(|arguments| complain(upgrade::run(&arguments))),
         "health" => parsed(&argv).and_then(|arguments| complain(health::run(&arguments))),
         "top" => complain(top(argv.split_off(2))),
         "check" => {
@@ -210,6 +214,8 @@ mod tests {
         };
         assert_eq!(code("pgferry show --help"), ExitCode::SUCCESS);
         assert_eq!(code("pgferry show"), ExitCode::FAILURE);
+        assert_eq!(code("pgferry upgrade --help"), ExitCode::SUCCESS);
+        assert_eq!(code("pgferry upgrade now"), ExitCode::FAILURE);
         assert_eq!(code("pgferry health --frob"), ExitCode::FAILURE);
     }
 }

@@ -110,6 +110,28 @@ async fn those_who_may_look_may_do_nothing_else() {
     assert!(!console.manager.is_paused("app"));
 }
 
+#[test]
+fn an_upgrade_is_answered_when_it_is_over_or_refused_with_the_reason() {
+    let (console, process) = console();
+    let upgrade = parse("UPGRADE").unwrap();
+    let Ok(Outcome::Wait(wait)) = run(&console, Rights::Admin, &upgrade) else {
+        panic!("it does not wait");
+    };
+    assert_eq!(wait.outcome(&console.manager), None);
+    assert!(!process.upgrade.is_answered());
+    process.upgrade.end(Ok(()));
+    // What is said first counts.
+    process.upgrade.end(Err("too late".into()));
+    assert_eq!(wait.outcome(&console.manager), Some(Ok("UPGRADE")));
+    drop(wait);
+    assert!(process.upgrade.is_answered());
+    process.broken.store(true, Ordering::Relaxed);
+    assert_eq!(
+        answer(&console, Rights::Admin, "UPGRADE"),
+        "08P01 UPGRADE failed: one is under way"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn suspend_waits_for_clients_that_are_not_silent_and_sends_them_away_in_the_end() {
     let (console, _) = console();

@@ -1,26 +1,31 @@
 //! The process that runs makes way for the one that takes its place, or goes on if that fails. How clients and servers go is
 //! [`handover`](super::handover)'s.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::pin::pin;
+use std::process::Child;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::handover::Handover;
+use super::starting::Origin;
 use super::{Error, Hello, Kind, Listening, Purpose, State, Word, expect, say};
-use crate::admin::Shutdown;
+use crate::admin::{Shutdown, Upgrade};
 use crate::client::Context;
 use crate::daemon::accept::Acceptors;
 use crate::daemon::pidfile::Pidfile;
 use crate::daemon::shutdown::Request;
-use crate::daemon::systemd;
+use crate::daemon::systemd::Service;
 use crate::net::Parcels;
 
 /// How long a successor may take for a word.
@@ -35,10 +40,80 @@ const PERIOD: Duration = Duration::from_millis(2);
 /// How long a successor that says nothing any more may take to end.
 const ENDING: Duration = Duration::from_secs(3);
 
+/// How long a takeover may still fail before an administrator who wants it is told that it has come about. Most clients are
+/// over by then, and it may take as long as the longest query.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// How long an administrator may take to hear of it, before this process ends.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Who is to take this process's place.
+#[derive(Debug)]
+pub enum Candidate {
+    /// It has come to our Unix socket.
+    Knocks(UnixStream),
+    /// It is to be started.
+    IsWanted(Upgrade),
+}
+
+/// By this a successor is asked for.
+#[derive(Debug, Clone)]
+pub struct Succession {
+    candidates: UnboundedSender<Candidate>,
+    is_busy: Arc<AtomicBool>,
+}
+
+impl Succession {
+    /// And where they are waited for.
+    pub fn new() -> (Self, Candidates) {
+        let (candidates, incoming) = unbounded_channel();
+        let is_busy = Arc::<AtomicBool>::default();
+        let candidates = Self {
+            candidates,
+            is_busy: is_busy.clone(),
+        };
+        (candidates, Candidates { incoming, is_busy })
+    }
+
+    /// One has come.
+    pub fn knock(&self, socket: UnixStream) {
+        // Nobody listens any more only when the process ends.
+        let _ = self.candidates.send(Candidate::Knocks(socket));
+    }
+
+    /// One is to be started. `None`: one is under way.
+    pub fn want(&self) -> Option<Upgrade> {
+        if self.is_busy.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let upgrade = Upgrade::default();
+        let _ = self.candidates.send(Candidate::IsWanted(upgrade.clone()));
+        Some(upgrade)
+    }
+}
+
+/// Those who are to take this process's place, one after the other.
+#[derive(Debug)]
+pub struct Candidates {
+    incoming: UnboundedReceiver<Candidate>,
+    is_busy: Arc<AtomicBool>,
+}
+
+impl Candidates {
+    async fn next(&mut self) -> Option<Candidate> {
+        self.is_busy.store(false, Ordering::SeqCst);
+        let candidate = self.incoming.recv().await;
+        self.is_busy.store(true, Ordering::SeqCst);
+        candidate
+    }
+}
+
 /// The process as it is given away.
 pub struct Giver {
-    /// Who has knocked.
-    pub successors: UnboundedReceiver<UnixStream>,
+    /// To whom.
+    pub candidates: Candidates,
+    /// How a successor is started.
+    pub origin: Origin,
     /// The pidfile, which goes when the successor is to make its own.
     pub pidfile: Mutex<Option<Pidfile>>,
     /// Are the pages left to the successor?
@@ -47,14 +122,26 @@ pub struct Giver {
     pub http: Option<(String, std::net::TcpListener)>,
     /// Ends the process if it can neither go on nor give away the rest.
     pub shutdown: Request,
+    /// What systemd calls the service.
+    pub service: Service,
 }
 
 impl Giver {
     /// Waits for a successor, gives everything to it, and returns when the process may exit. A successor that fails
     /// changes nothing.
     pub async fn carry_out(mut self, acceptors: &Acceptors, context: &Arc<Context>) {
-        while let Some(socket) = self.successors.recv().await {
-            match self.give_to(socket, acceptors, context).await {
+        while let Some(candidate) = self.candidates.next().await {
+            let given = match candidate {
+                Candidate::Knocks(socket) => {
+                    let unasked = Upgrade::default();
+                    self.give_to((socket, WORD), &unasked, (acceptors, context))
+                        .await
+                }
+                Candidate::IsWanted(upgrade) => {
+                    self.give_to_another(&upgrade, acceptors, context).await
+                }
+            };
+            match given {
                 Ok(pid) => {
                     tracing::info!("process {pid} has taken over, exiting");
                     return;
@@ -65,13 +152,45 @@ impl Giver {
         std::future::pending::<()>().await;
     }
 
-    async fn give_to(
-        &mut self,
-        socket: UnixStream,
+    /// Starts a successor and gives everything to it.
+    async fn give_to_another(
+        &self,
+        upgrade: &Upgrade,
         acceptors: &Acceptors,
         context: &Arc<Context>,
     ) -> Result<u32, Error> {
+        let origin = self.origin.clone();
+        let given = match blocking(move || origin.start()).await {
+            Ok((child, socket)) => {
+                let given = self.give_to((socket, START), upgrade, (acceptors, context));
+                match given.await {
+                    Ok(pid) => Ok(pid),
+                    Err(error) => Err(failure(child, error).await),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let told = given.as_ref().map(|_| ()).map_err(ToString::to_string);
+        upgrade.end(told);
+        if given.is_ok() {
+            let deadline = Instant::now() + ANSWER;
+            while !upgrade.is_answered() && Instant::now() < deadline {
+                tokio::time::sleep(PERIOD).await;
+            }
+        }
+        given
+    }
+
+    /// Gives everything to a successor that may take so long for its first word. Who waits for an upgrade is told when it is
+    /// as good as done.
+    async fn give_to(
+        &self,
+        (socket, patience): (UnixStream, Duration),
+        upgrade: &Upgrade,
+        (acceptors, context): (&Acceptors, &Arc<Context>),
+    ) -> Result<u32, Error> {
         let parcels = Arc::new(Parcels::over(socket)?);
+        parcels.socket().set_read_timeout(Some(patience))?;
         self.introduce(&parcels, acceptors, context).await?;
         let (talking, patience) = (parcels.clone(), Some(START));
         let word: Word = blocking(move || {
@@ -86,9 +205,16 @@ impl Giver {
         self.left.send_replace(true);
         context.manager.end_suspension();
         drop(self.pidfile.lock().take());
-        systemd::notify(systemd::State::MainPid(word.pid));
+        self.service.leave(word.pid);
         tracing::info!("process {} takes over", word.pid);
-        let given = self.give_all(&parcels, acceptors, context).await;
+        let mut giving = pin!(self.give_all(&parcels, acceptors, context));
+        let given = match timeout(SETTLED, &mut giving).await {
+            Ok(given) => given,
+            Err(_) => {
+                upgrade.end(Ok(()));
+                giving.await
+            }
+        };
         if let Err(error) = given {
             // It hears of it, if it is still there.
             let _ = parcels.socket().shutdown(std::net::Shutdown::Both);
@@ -98,6 +224,7 @@ impl Giver {
             }
             // It has the sockets and serves whom it has: there must not be two of us.
             tracing::error!("the takeover ended early: {error}; sending the rest away");
+            upgrade.end(Err(error.to_string()));
             context.set_exit(None);
             if !self.shutdown.is_sent() {
                 self.shutdown.send(Shutdown::Drain(None));
@@ -151,7 +278,6 @@ impl Giver {
         let (parcels, is_ending) = (parcels.clone(), context.is_shutting_down());
         let is_taking = context.is_taking_over();
         blocking(move || {
-            parcels.socket().set_read_timeout(Some(WORD))?;
             parcels.socket().set_write_timeout(Some(WORD))?;
             say(&parcels, Kind::Hello, &Hello::new(), &[])?;
             let hello: Hello = expect(&parcels, Kind::Hello)?;
@@ -194,7 +320,7 @@ impl Giver {
             Ok(pidfile) => *self.pidfile.lock() = pidfile,
             Err(error) => tracing::error!("{error}"),
         }
-        systemd::notify(systemd::State::MainPid(std::process::id()));
+        self.service.stay();
     }
 }
 
@@ -207,6 +333,24 @@ fn state(context: &Context) -> State {
         paused: manager.paused(),
         disabled: manager.disabled(),
     }
+}
+
+/// What there is to be said of a successor that was started and has not taken over. It is not left running.
+async fn failure(mut child: Child, error: Error) -> Error {
+    let is_late = matches!(&error, Error::Io(error) if error.kind() == io::ErrorKind::WouldBlock);
+    let deadline = Instant::now() + ENDING;
+    while !is_late && Instant::now() < deadline {
+        match child.try_wait() {
+            Ok(None) => tokio::time::sleep(PERIOD).await,
+            // It has said why, or it can't.
+            Ok(Some(status)) if !matches!(error, Error::Failed(_)) => return Error::Ended(status),
+            Ok(Some(_)) | Err(_) => return error,
+        }
+    }
+    // An error: it is gone by now.
+    let _ = child.kill();
+    let _ = child.wait();
+    if is_late { Error::Late } else { error }
 }
 
 /// Does the process end, or has it?

@@ -14,7 +14,9 @@ use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{Cancel, Error, Hello, Kind, Listening, Purpose, State, Word, expect, hear, read, say};
+use super::{
+    Cancel, Error, Hello, Kind, Listening, Purpose, State, Word, expect, hear, read, say, starting,
+};
 use crate::client::{Asked, Context, carried};
 use crate::daemon::listen::{self, ListenOptions, Listeners, UnixSocket};
 use crate::net::stream::peer_uid;
@@ -41,6 +43,15 @@ pub struct Predecessor {
     listening: Vec<(Listening, OwnedFd)>,
 }
 
+/// Asks the process that has started this one as its successor for its place. `None`: nobody has.
+pub fn of_parent() -> Option<Result<Predecessor, Error>> {
+    let socket = starting::by_parent()?;
+    Some(socket.map_err(Error::from).and_then(|socket| {
+        check(&socket)?;
+        introduce(socket)
+    }))
+}
+
 /// Asks the process that listens on our Unix socket for its place. `None`: there is none.
 pub fn knock(dir: &Path, port: u16) -> Result<Option<Predecessor>, Error> {
     let mut socket = match listen::connect_unix(dir, port) {
@@ -52,16 +63,22 @@ pub fn knock(dir: &Path, port: u16) -> Result<Option<Predecessor>, Error> {
             };
         }
     };
-    // Whoever can make a socket there would get the passwords of pools, and could make clients up.
-    let uid = peer_uid(&socket).ok_or(io::ErrorKind::NotConnected);
-    let uid = uid.map_err(io::Error::from)?;
-    if uid != geteuid().as_raw() {
-        return Err(Error::Stranger { uid });
-    }
+    check(&socket)?;
     let mut packet = Vec::new();
     startup::successor(&mut packet);
     socket.write_all(&packet)?;
     introduce(socket).map(Some)
+}
+
+/// Whoever can make a socket there would get the passwords of pools, and could make clients up.
+fn check(socket: &UnixStream) -> Result<(), Error> {
+    let uid = peer_uid(socket).ok_or(io::ErrorKind::NotConnected);
+    let uid = uid.map_err(io::Error::from)?;
+    if uid == geteuid().as_raw() {
+        Ok(())
+    } else {
+        Err(Error::Stranger { uid })
+    }
 }
 
 fn introduce(socket: UnixStream) -> Result<Predecessor, Error> {
