@@ -75,6 +75,7 @@ const OURS: &[&str] = &[
     "SHOW PREPARED",
     "SHOW RELOADS",
     "SHOW STATEMENTS",
+    "UPGRADE",
 ];
 
 /// Every command: as it is written, without arguments.

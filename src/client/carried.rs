@@ -119,6 +119,12 @@ pub struct Carried {
     /// It was on the list of those who keep their servers.
     #[prost(bool, tag = "22")]
     is_pinned: bool,
+    /// Since when it waits for a server; 0: it does not.
+    #[prost(uint64, tag = "23")]
+    waits_since: u64,
+    /// It has been told that it waits (`query_wait_notify`).
+    #[prost(bool, tag = "24")]
+    is_notified: bool,
 }
 
 /// A client's statement.
@@ -311,6 +317,12 @@ impl Session {
             channels: relay.channels.as_ref().map(|it| it.carry()),
             usage: usage(&relay.settings),
             server: None,
+            waits_since: if entry.phase() == Phase::Waiting {
+                entry.since()
+            } else {
+                0
+            },
+            is_notified: entry.is_notified(),
             is_pinned: relay.belongings.as_ref().is_some_and(|it| it.pin.is_some()),
         }
     }
@@ -452,7 +464,15 @@ impl Carried {
             connected: self.connected,
         }));
         entry.request_begins(self.request_time);
-        entry.enter(Phase::Idle, registry.now());
+        if self.waits_since == 0 {
+            entry.enter(Phase::Idle, registry.now());
+        } else {
+            // What it has sent puts it into the queue, unless there is a server for it.
+            entry.enter(Phase::Waiting, self.waits_since);
+            if self.is_notified {
+                entry.notify_once();
+            }
+        }
         if context.manager.is_suspended() {
             entry.suspend();
         }

@@ -417,12 +417,17 @@ impl Session {
         if let Some(error) = self.pool.cached_error() {
             return Step::End(error.into());
         }
-        self.entry.clear_notified();
-        self.entry.request_begins(now);
-        self.entry.enter(Phase::Waiting, now);
+        // One that has waited in the process before goes on waiting.
+        let is_new = self.entry.phase() != Phase::Waiting;
+        let since = if is_new { now } else { self.entry.since() };
+        if is_new {
+            self.entry.clear_notified();
+        }
+        self.entry.request_begins(since);
+        self.entry.enter(Phase::Waiting, since);
         self.state = State::Waiting;
         let waiter = self.waiter.get_or_insert_default();
-        self.pool.enqueue(self.home.shard(), waiter, now);
+        self.pool.enqueue(self.home.shard(), waiter, since);
         Step::Again
     }
 

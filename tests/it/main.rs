@@ -74,5 +74,6 @@ mod tls;
 #[cfg(feature = "top")]
 mod top;
 mod unread;
+mod upgrade;
 mod uuid;
 mod workers;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::pooler::Ini;
 use crate::support::tls::authority;
@@ -202,6 +202,31 @@ fn queries_that_run_end_where_they_are_and_those_that_wait_go_ahead() {
     assert_eq!(rows(&replies).unwrap().only(), "served");
     wait_until("the process before ends", || pooler.has_left());
     assert_eq!(busy.value("SELECT 1"), "1");
+}
+
+#[test]
+fn who_waits_for_a_server_has_not_more_time_for_it_after_a_takeover() {
+    let (mut pooler, database) = start(1, |ini| {
+        ini.set("query_wait_timeout", 3).set("query_wait_notify", 1);
+    });
+    let mut keeps = pooler.connect(&database);
+    keeps.rows("BEGIN");
+    let mut waits = pooler.connect(&database);
+    let began = Instant::now();
+    waits.send(&frontend::query("SELECT 1"));
+    let notice = waits.read_message().unwrap();
+    assert_eq!(notice.name(), "NoticeResponse", "{notice:?}");
+    pooler.take_over();
+    assert!(began.elapsed() < Duration::from_secs(3), "a slow machine");
+    let clients = pooler.console("SHOW CLIENTS");
+    let row = clients.find("state", "waiting").unwrap();
+    assert_ne!(clients.get(row, "wait"), "0", "it has waited for a second");
+    // It is told once that it waits.
+    let end = waits.read_message().unwrap();
+    assert_eq!(end.field('M').as_deref(), Some("query_wait_timeout"));
+    let limit = Duration::from_secs(3)..Duration::from_millis(4500);
+    assert!(limit.contains(&began.elapsed()), "{:?}", began.elapsed());
+    keeps.rows("COMMIT");
 }
 
 #[test]

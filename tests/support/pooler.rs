@@ -18,7 +18,7 @@ use nix::unistd::Uid;
 use super::message::Message;
 use super::ports::free_port;
 use super::postgres::{ROLES, password, postgres};
-use super::process::{self, Process};
+use super::process::{self, Orphan, Process};
 use super::wire::{Refusal, Rows, Wire};
 use super::{eventually, within};
 
@@ -190,6 +190,8 @@ pub struct Pooler {
     pub ini: Ini,
     port: u16,
     directory: PathBuf,
+    /// The processes that UPGRADE has started. (They go before the directory does.)
+    started: Vec<Orphan>,
     process: Process,
     /// Processes whose place another one has taken. Kept, for their directory goes with them.
     before: Vec<Process>,
@@ -223,6 +225,7 @@ impl Pooler {
             ini: Ini::new(port, &directory),
             port,
             directory,
+            started: Vec::new(),
             process,
             before: Vec::new(),
         };
@@ -241,6 +244,7 @@ impl Pooler {
             ini,
             port,
             directory,
+            started: Vec::new(),
             process,
             before: Vec::new(),
         }
@@ -262,6 +266,25 @@ impl Pooler {
         assert!(status.success(), "it ended with {status}");
     }
 
+    /// UPGRADE: a process in the place of this one, which has ended when this returns.
+    pub fn upgrade(&mut self) {
+        let before = self.pid();
+        self.console("UPGRADE");
+        let pid = eventually("there is another process", || {
+            let written = std::fs::read_to_string(self.directory.join("pooler.pid")).ok()?;
+            written.trim().parse().ok().filter(|pid| *pid != before)
+        });
+        let last = self.started.len();
+        self.started.push(Orphan::adopt(pid, &self.directory));
+        eventually("the process before ends", || {
+            let has_ended = match last.checked_sub(1).map(|at| &self.started[at]) {
+                Some(before) => !before.runs(),
+                None => self.process.ended().is_some_and(|status| status.success()),
+            };
+            has_ended.then_some(())
+        });
+    }
+
     /// The successor has failed: the process before it is the pooler again. Comes back with the exit status.
     pub fn give_up(&mut self) -> ExitStatus {
         let status = self.wait();
@@ -274,7 +297,8 @@ impl Pooler {
 
     /// The running process.
     pub fn pid(&self) -> u32 {
-        self.process.pid()
+        let started = self.started.last().map(Orphan::pid);
+        started.unwrap_or_else(|| self.process.pid())
     }
 
     /// Has the process whose place was taken last ended?

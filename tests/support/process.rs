@@ -112,6 +112,50 @@ impl Process {
     }
 }
 
+/// A process that one of ours has started, in the same directory. Another one beside it ends it when we are gone.
+pub struct Orphan {
+    pid: u32,
+    directory: PathBuf,
+    watcher: Child,
+}
+
+/// `$1` the process, `$2` its directory, by which it is known to be still the same.
+const WATCHER: &str =
+    r#"cat >/dev/null; [ "$(readlink "/proc/$1/cwd")" != "$2" ] || kill -s KILL "$1""#;
+
+impl Orphan {
+    pub fn adopt(pid: u32, directory: &Path) -> Self {
+        let watcher = Command::new("sh")
+            .args(["-c", WATCHER, "watcher", &pid.to_string()])
+            .arg(directory)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let directory = directory.to_owned();
+        Self {
+            pid,
+            directory,
+            watcher,
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Is it there? (One that has ended and that nobody has asked about is in no directory.)
+    pub fn runs(&self) -> bool {
+        std::fs::read_link(format!("/proc/{}/cwd", self.pid)).is_ok_and(|at| at == self.directory)
+    }
+}
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        drop(self.watcher.stdin.take());
+        let _ = self.watcher.wait();
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         if self.ended().is_none() {

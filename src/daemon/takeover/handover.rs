@@ -153,8 +153,9 @@ impl Handover {
                     needed.insert(pool);
                 }
             }
-            self.tell(&going);
+            // In this order: a client that goes leaves room for a server, which is not to be opened for one that is about to go.
             self.fetch_servers(context, &needed);
+            self.tell(&going);
             // Whoever has not got through a login by then has no part in it.
             let may_come = !acceptors.has_left() || !nobody_logs_in(context);
             if clients.is_empty() && (!may_come || began.elapsed() > limit) {
