@@ -53,6 +53,7 @@ fn written(command: &Command) -> Option<String> {
         )),
         Command::Reload => with("RELOAD", &None),
         Command::Suspend => with("suspend", &None),
+        Command::Upgrade => with("upgrade", &None),
         Command::ResetStatements => with("reset", &Some("statements".to_owned())),
         Command::Pause(database) => with("pause", database),
         Command::Resume(database) => with("resume", database),

@@ -119,11 +119,18 @@ pub struct Carried {
     /// It was on the list of those who keep their servers.
     #[prost(bool, tag = "22")]
     is_pinned: bool,
-    /// Since when it waits for a server; 0: it does not.
-    #[prost(uint64, tag = "23")]
-    waits_since: u64,
+    /// Set if it waits for a server.
+    #[prost(message, optional, tag = "23")]
+    waits: Option<CarriedWait>,
+}
+
+/// How a client waits for a server.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct CarriedWait {
+    #[prost(uint64, tag = "1")]
+    since: u64,
     /// It has been told that it waits (`query_wait_notify`).
-    #[prost(bool, tag = "24")]
+    #[prost(bool, tag = "2")]
     is_notified: bool,
 }
 
@@ -317,12 +324,10 @@ impl Session {
             channels: relay.channels.as_ref().map(|it| it.carry()),
             usage: usage(&relay.settings),
             server: None,
-            waits_since: if entry.phase() == Phase::Waiting {
-                entry.since()
-            } else {
-                0
-            },
-            is_notified: entry.is_notified(),
+            waits: (entry.phase() == Phase::Waiting).then(|| CarriedWait {
+                since: entry.since(),
+                is_notified: entry.is_notified(),
+            }),
             is_pinned: relay.belongings.as_ref().is_some_and(|it| it.pin.is_some()),
         }
     }
@@ -464,14 +469,14 @@ impl Carried {
             connected: self.connected,
         }));
         entry.request_begins(self.request_time);
-        if self.waits_since == 0 {
-            entry.enter(Phase::Idle, registry.now());
-        } else {
+        if let Some(waits) = &self.waits {
             // What it has sent puts it into the queue, unless there is a server for it.
-            entry.enter(Phase::Waiting, self.waits_since);
-            if self.is_notified {
+            entry.enter(Phase::Waiting, waits.since);
+            if waits.is_notified {
                 entry.notify_once();
             }
+        } else {
+            entry.enter(Phase::Idle, registry.now());
         }
         if context.manager.is_suspended() {
             entry.suspend();

@@ -310,14 +310,8 @@ fn serve(
         context: context.clone(),
         succession: succession.clone(),
     };
-    let averages = Arc::new(Averages::default());
-    let console = Console {
-        manager: manager.clone(),
-        control: Arc::new(control),
-        averages: averages.clone(),
-        version: cli::VERSION_LINE,
-    };
-    let console = Arc::new(console);
+    let console = console(&manager, control);
+    let averages = console.averages.clone();
     let defers = reloader.defers_accept();
     let reception = Reception::new(context.clone(), console.clone(), defers, succession);
     let (threads, advised) = (runtime.threads.clone(), console.clone());
@@ -360,6 +354,15 @@ fn serve(
         }
         tracing::info!("server shutting down");
         Ok(())
+    })
+}
+
+fn console(manager: &Arc<Manager>, control: Steering) -> Arc<Console> {
+    Arc::new(Console {
+        manager: manager.clone(),
+        control: Arc::new(control),
+        averages: Arc::default(),
+        version: cli::VERSION_LINE,
     })
 }
 

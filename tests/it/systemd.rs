@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::process::Home;
 use crate::support::pooler::binary;
-use crate::support::process::{command, hand_over};
+use crate::support::process::{Orphan, command, hand_over};
 use crate::support::wire::Wire;
 use crate::support::{PATIENCE, frontend, wait_until};
 
@@ -225,6 +225,49 @@ fn sockets_of_systemd_are_listened_on_in_place_of_our_own_and_outlive_us() {
     drop(waiting);
     home.signal(Signal::SIGINT);
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn sockets_of_systemd_go_over_in_an_upgrade() {
+    let home = home_with_console();
+    let sockets = Sockets::open(&home);
+    let (v4, v6) = (
+        sockets.v4.local_addr().unwrap(),
+        sockets.v6.local_addr().unwrap(),
+    );
+    let mut child = activated(&home, sockets.copies(), "$$", "-q a.ini")
+        .spawn()
+        .unwrap();
+    asks_console(v4);
+    // From here on only the processes have them, as far as they have.
+    drop(sockets);
+    let mut successors: Vec<Orphan> = Vec::new();
+    for _ in 0..2 {
+        let before = home.pid();
+        let mut console = Wire::login(v6, "postgres", "pgbouncer", None).unwrap();
+        console.rows("UPGRADE");
+        wait_until("another process has the pidfile", || {
+            home.pid().is_some_and(|pid| Some(pid) != before)
+        });
+        let pid = home.pid().unwrap().as_raw().cast_unsigned();
+        successors.push(Orphan::adopt(pid, &home.folder));
+        for address in [v4, v6] {
+            asks_console(address);
+        }
+        let mut local = UnixStream::connect(home.path("local")).unwrap();
+        local.set_read_timeout(Some(PATIENCE)).unwrap();
+        let start = frontend::startup(&[("user", "postgres"), ("database", "pgbouncer")]);
+        local.write_all(&start).unwrap();
+        let mut head = [0; 1];
+        local.read_exact(&mut head).unwrap();
+        assert_eq!(head, *b"R");
+        assert!(!home.accepts(), "it listens on listen_addr");
+    }
+    assert!(child.wait().unwrap().success());
+    home.signal(Signal::SIGINT);
+    wait_until("it has gone", || !home.path("pid").exists());
+    // It was systemd's, and is the next one's.
+    assert!(home.path("local").exists());
 }
 
 #[test]

@@ -270,6 +270,15 @@ fn a_new_program_is_started_and_one_that_fails_says_why() {
     unit.hears(old, &format!("MAINPID={new}"));
     client.rows("COMMIT");
     assert_eq!(unit.connect().value("SELECT 1"), "1");
+    // Of sockets it inherits but the one it talks by: one that somebody else has as well never closes.
+    install(
+        &unit.home,
+        Some("readlink /proc/$$/fd/* >inherited; exit 1"),
+    );
+    unit.refusal();
+    let inherited = unit.home.read("inherited");
+    assert_eq!(inherited.matches("socket:").count(), 1, "{inherited}");
+    assert!(!inherited.contains("anon_inode"), "{inherited}");
     unit.ends();
 }
 

@@ -110,8 +110,8 @@ async fn those_who_may_look_may_do_nothing_else() {
     assert!(!console.manager.is_paused("app"));
 }
 
-#[test]
-fn an_upgrade_is_answered_when_it_is_over_or_refused_with_the_reason() {
+#[tokio::test]
+async fn an_upgrade_is_answered_when_it_is_over_or_refused_with_the_reason() {
     let (console, process) = console();
     let upgrade = parse("UPGRADE").unwrap();
     let Ok(Outcome::Wait(wait)) = run(&console, Rights::Admin, &upgrade) else {
