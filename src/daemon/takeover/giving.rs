@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 
 use super::handover::Handover;
 use super::starting::Origin;
-use super::{Error, Hello, Kind, Listening, Purpose, State, Word, expect, say};
+use super::{Error, Hello, Kind, Listening, Purpose, State, Word, expect, hear, read, say};
 use crate::admin::{Shutdown, Upgrade};
 use crate::client::Context;
 use crate::daemon::accept::Acceptors;
@@ -191,7 +191,9 @@ impl Giver {
     ) -> Result<u32, Error> {
         let parcels = Arc::new(Parcels::over(socket)?);
         parcels.socket().set_read_timeout(Some(patience))?;
-        self.introduce(&parcels, acceptors, context).await?;
+        if let Err(error) = self.introduce(&parcels, acceptors, context).await {
+            return Err(last_word(parcels).await.unwrap_or(error));
+        }
         let (talking, patience) = (parcels.clone(), Some(START));
         let word: Word = blocking(move || {
             talking.socket().set_read_timeout(patience)?;
@@ -333,6 +335,21 @@ fn state(context: &Context) -> State {
         paused: manager.paused(),
         disabled: manager.disabled(),
     }
+}
+
+/// Why a successor gives up, if it has said so: what was to be said to it may have failed before that was heard.
+async fn last_word(parcels: Arc<Parcels>) -> Option<Error> {
+    let hearing = blocking(move || {
+        parcels.socket().set_read_timeout(Some(PERIOD))?;
+        loop {
+            let parcel = hear(&parcels)?;
+            if parcel.kind == Kind::Failed as u8 {
+                let word: Word = read(&parcel)?;
+                return Ok(Error::Failed(word.text));
+            }
+        }
+    });
+    hearing.await.ok()
 }
 
 /// What there is to be said of a successor that was started and has not taken over. It is not left running.
