@@ -25,7 +25,7 @@ mod built_in {
     use crate::support::pam::Service;
     use crate::support::pooler::Ini;
     use crate::support::postgres::password;
-    use crate::support::{Pooler, Wire, frontend, wait_until};
+    use crate::support::{Pooler, Wire, eventually, frontend, wait_until};
 
     const FAILED: &str = "PAM authentication failed";
 
@@ -124,7 +124,7 @@ mod built_in {
         let pooler = pooler(&service, |ini| {
             ini.set("unix_socket_dir", ".");
         });
-        let mut stream = UnixStream::connect(pooler.socket()).unwrap();
+        let mut stream = eventually("the socket is there", || UnixStream::connect(pooler.socket()).ok());
         let parameters = [("user", "app"), ("database", "postgres")];
         stream.write_all(&frontend::startup(&parameters)).unwrap();
         let mut request = [0; 9];
