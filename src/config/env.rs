@@ -18,6 +18,7 @@ mod names;
 mod tests;
 mod url;
 
+pub(crate) use url::decode;
 pub use url::parse as parse_url;
 
 pub(crate) use names::names_a_database;

@@ -13,7 +13,7 @@ mod words;
 use words::word;
 pub use words::{
     AuthType, Facility, FollowSequences, LoadBalance, LogText, PinPolicy, PoolMode, ShutdownMode,
-    SslMode, UnnamedTexts,
+    SslMode, TraceSource, UnnamedTexts,
 };
 
 /// The kind of a setting's value, as written in a file.
@@ -41,6 +41,8 @@ pub enum Kind {
     Bytes,
     /// A file mode; octal because it is written with a leading 0.
     Mode,
+    /// A share of all, from 0 to 1.
+    Fraction,
     /// A number that fits the place it has in a cancel key, 0 to 16383.
     PeerId,
 }
@@ -61,6 +63,7 @@ impl Kind {
             Self::Bytes => ByteSize::parse(text).map(|value| value.print()),
             Self::Mode => Mode::parse(text).map(|value| value.print()),
             Self::PeerId => PeerId::parse(text).map(|value| value.print()),
+            Self::Fraction => Fraction::parse(text).map(|value| value.print()),
         }
     }
 
@@ -79,6 +82,7 @@ impl Kind {
             Self::Bytes => "bytes".to_owned(),
             Self::Mode => "octal mode".to_owned(),
             Self::PeerId => "0 to 16383".to_owned(),
+            Self::Fraction => "0 to 1".to_owned(),
         }
     }
 }
@@ -428,6 +432,24 @@ impl Value for PeerId {
         match int(text).map(u16::try_from) {
             Some(Ok(id)) if id <= Self::MAX => Ok(Self(id)),
             _ => Fault::expected("a number from 0 to 16383"),
+        }
+    }
+
+    fn print(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// A share of all: 0 is none, 1 is all.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Fraction(pub f64);
+
+impl Value for Fraction {
+    fn parse(text: &str) -> Result<Self, Fault> {
+        let is_plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        match text.parse() {
+            Ok(value) if is_plain && (0.0..=1.0).contains(&value) => Ok(Self(value)),
+            _ => Fault::expected("a number from 0 to 1, such as 0.01"),
         }
     }
 

@@ -26,6 +26,7 @@ pub mod ident;
 mod ini;
 pub mod kind;
 pub mod ldap;
+pub mod otlp;
 pub mod peers;
 mod resolve;
 pub mod settings;
@@ -38,8 +39,9 @@ pub use diff::{Change, DatabaseEffect};
 pub use env::{Target, parse_url};
 pub use error::{Error, Place, Problem};
 pub use kind::{
-    AuthType, ByteSize, Facility, FollowSequences, LoadBalance, LogText, Millis, MillisOrNever,
-    Mode, PeerId, PinPolicy, PoolMode, ShutdownMode, SslMode, UnnamedTexts,
+    AuthType, ByteSize, Facility, FollowSequences, Fraction, LoadBalance, LogText, Millis,
+    MillisOrNever, Mode, PeerId, PinPolicy, PoolMode, ShutdownMode, SslMode, TraceSource,
+    UnnamedTexts,
 };
 pub use peers::Peer;
 pub use settings::{Applied, Reload, Setting, Settings, Support};

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use crate::config::error::Problem;
 use crate::config::kind::{
-    AuthType, ByteSize, Facility, Fault, FollowSequences, Kind, LogText, Millis, MillisOrNever,
-    Mode, PeerId, PinPolicy, PoolMode, ShutdownMode, SslMode, UnnamedTexts, Value,
+    AuthType, ByteSize, Facility, Fault, FollowSequences, Fraction, Kind, LogText, Millis,
+    MillisOrNever, Mode, PeerId, PinPolicy, PoolMode, ShutdownMode, SslMode, TraceSource,
+    UnnamedTexts, Value,
 };
-use crate::config::ldap;
+use crate::config::{ldap, otlp};
 
 pub mod comparison;
 #[cfg(test)]
@@ -242,6 +243,20 @@ settings! {
                 "Address and port (`127.0.0.1:9127`, `:9127` for all addresses) of the pages `/metrics`, `/healthz`, `/readyz` and `/`, which ask for no login; empty: there are none. Not in PgBouncer.";
             metrics_max_pools: usize = Some("1000"), Kind::Int, Live,
                 "So many pools have metrics of their own; the others are added up as `(others)`. Not in PgBouncer.";
+            otlp_endpoint: otlp::Endpoint = Some(""), Kind::Text, Live,
+                "Collector that metrics and spans are sent to by OTLP over HTTP (`http://host:4318`, or `https://` with the system's authorities); `/v1/metrics` and `/v1/traces` are put behind it. Empty: none. Not in PgBouncer.";
+            otlp_headers: otlp::Headers = Some(""), Kind::Text, Live,
+                "Headers of these requests, such as `authorization=Bearer%20abc,x-scope-orgid=7`: percent-encoded, with commas between. SHOW CONFIG hides the values. Not in PgBouncer.";
+            otlp_interval: Duration = Some("60"), Kind::Seconds, Live,
+                "Time from one export of the metrics to the next; 0: they are not exported. Not in PgBouncer.";
+            otlp_traceparent: TraceSource = Some("off"), Kind::Enum(TraceSource::WORDS), Live,
+                "Where clients may say to which trace a transaction belongs (W3C `traceparent`): in a comment at the beginning or the end of a text (`comment`), in `application_name`, or in `both`. A transaction whose trace is sampled makes a span, one whose trace is not makes none. Not in PgBouncer.";
+            otlp_sample: Fraction = Some("0"), Kind::Fraction, Live,
+                "Share of the other transactions that make spans, as traces of their own. Not in PgBouncer.";
+            otlp_service_name: String = Some("pgferry"), Kind::Text, Live,
+                "What telemetry calls this service (`service.name`). Not in PgBouncer.";
+            otlp_resource_attributes: otlp::Attributes = Some(""), Kind::Text, Live,
+                "What else it says of this process, such as `deployment.environment.name=prod`: percent-encoded, with commas between. Not in PgBouncer.";
             io_uring: bool = Some("1"), Kind::Bool01, Restart,
                 "Send in batches, many sockets with one system call, where the kernel offers io_uring. Not in PgBouncer.";
         }
@@ -265,7 +280,7 @@ settings! {
             log_min_duration: MillisOrNever = Some("-1"), Kind::MillisOrNever, Live,
                 "Log queries that took so many milliseconds or more, with what they waited for a server and what they took on it, and without their text; at most ten lines a second. -1: none. Also per database. Not in PgBouncer.";
             log_statement_text: LogText = Some("off"), Kind::Enum(LogText::WORDS), Live,
-                "What the lines of `log_min_duration` have of the query's text: nothing (`off`), the text without its constants, comments and what is over 1 kB (`normalized`), or its first 4 kB with all data in them (`full`); with a text come the rows and bytes that were returned. Not in PgBouncer.";
+                "What the lines of `log_min_duration` have of the query's text: nothing (`off`), the text without its constants, comments and what is over 1 kB (`normalized`), or its first 4 kB with all data in them (`full`); with a text come the rows and bytes that were returned. Spans have the same of it (`otlp_endpoint`). Not in PgBouncer.";
             track_statements: usize = Some("0"), Kind::Int, Live,
                 "Count calls, errors, times, rows and bytes of so many statements, by pool and text without constants, for SHOW STATEMENTS and the status page; each worker thread keeps as many, and those that are used least make room. 0: none. Not in PgBouncer.";
             log_stats: bool = Some("1"), Kind::Bool01, Live,

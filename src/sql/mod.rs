@@ -12,3 +12,4 @@ pub mod normalize;
 pub mod quote;
 pub mod steady;
 pub mod touches;
+pub mod traceparent;

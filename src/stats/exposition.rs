@@ -1,5 +1,5 @@
 //! Metrics as monitoring systems read them: families of samples, written as text (OpenMetrics 1.0 and Prometheus' text format
-//! 0.0.4) or as Prometheus' protobuf, which has native histograms.
+//! 0.0.4), as Prometheus' protobuf, which has native histograms, or as OTLP.
 //!
 //! What is measured, and what it is called, is `admin`'s. Here is only the form.
 
@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use super::histogram::{BUCKETS, Distribution, bound};
 
+pub mod otlp;
 pub mod protobuf;
 
 /// What a family's samples are.

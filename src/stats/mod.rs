@@ -7,8 +7,10 @@ pub mod counters;
 pub mod errors;
 pub mod exposition;
 pub mod histogram;
+pub mod otlp;
 pub mod registry;
 pub mod reloads;
+pub mod spans;
 pub mod statements;
 mod throttle;
 
@@ -17,5 +19,6 @@ pub use counters::{Counters, Totals};
 pub use errors::{Errors, Fault};
 pub use registry::{ClientEntry, Order, Phase, Registry, ServerEntry, ServerState};
 pub use reloads::Reloads;
+pub use spans::Spans;
 pub use statements::Statements;
 pub use throttle::Throttle;

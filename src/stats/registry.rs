@@ -13,7 +13,7 @@ use dashmap::DashMap;
 use rand::Rng;
 use tokio::time::Instant;
 
-use super::{Apart, Errors, Reloads, Statements, Throttle, clock};
+use super::{Apart, Errors, Reloads, Spans, Statements, Throttle, clock};
 
 mod client;
 mod pins;
@@ -119,6 +119,8 @@ pub struct Registry {
     pub slow_queries: Throttle,
     /// Which statements take the time.
     pub statements: Statements,
+    /// Transactions that are traced.
+    pub spans: Spans,
 }
 
 impl Registry {

@@ -38,6 +38,20 @@ const SETTINGS: [(&str, &str); 2] = [
     ("PGBOUNCER_BIND_ADDRESS", "LISTEN_ADDR"),
 ];
 
+/// What OpenTelemetry calls settings of ours, in all its programs (specification: "OpenTelemetry Environment Variables").
+const TELEMETRY: [(&str, &str); 4] = [
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTLP_ENDPOINT"),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "OTLP_HEADERS"),
+    ("OTEL_SERVICE_NAME", "OTLP_SERVICE_NAME"),
+    ("OTEL_RESOURCE_ATTRIBUTES", "OTLP_RESOURCE_ATTRIBUTES"),
+];
+
+/// With one of these they are not meant for us: it is all off, or the collector speaks what we do not.
+const NO_TELEMETRY: [(&str, &str); 2] = [
+    ("OTEL_SDK_DISABLED", "true"),
+    ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+];
+
 /// The rows of the table that a variable may set.
 pub(super) fn settings() -> impl Iterator<Item = &'static Setting> {
     TABLE.iter().filter(|row| !NOT_OURS.contains(&row.name))
@@ -127,6 +141,15 @@ fn rename(variables: &mut HashMap<String, String>) {
         let theirs = special.and_then(|(theirs, _)| variables.get(*theirs));
         if let Some(value) = theirs.or_else(|| variables.get(&own)).cloned() {
             variables.entry(name).or_insert(value);
+        }
+    }
+    let is_off = NO_TELEMETRY.iter().any(|(switch, word)| {
+        let value = variables.get(*switch);
+        value.is_some_and(|value| value.eq_ignore_ascii_case(word))
+    });
+    for (theirs, ours) in TELEMETRY.iter().filter(|_| !is_off) {
+        if let Some(value) = variables.get(*theirs).cloned() {
+            variables.entry((*ours).to_owned()).or_insert(value);
         }
     }
 }

@@ -74,7 +74,7 @@ fn shown<'a>(pair: &str, key: &'a str) -> &'a str {
 }
 
 /// Undoes percent encoding (RFC 3986, section 2.1); an empty text is nothing.
-fn decode(text: &str) -> Result<Option<String>, Problem> {
+pub(crate) fn decode(text: &str) -> Result<Option<String>, Problem> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

@@ -163,6 +163,21 @@ words! {
 }
 
 words! {
+    /// Where a client may say to which trace a transaction belongs (`otlp_traceparent`).
+    TraceSource {
+        /// Nowhere.
+        #[default]
+        Off = "off",
+        /// In a comment at the beginning or the end of a text.
+        Comment = "comment",
+        /// In its `application_name`.
+        ApplicationName = "application_name",
+        /// In either; the comment comes first.
+        Both = "both",
+    }
+}
+
+words! {
     /// Which of several hosts a new server is made at (PgBouncer: `load_balance_hosts` of a database).
     LoadBalance {
         /// The next one, each time.
