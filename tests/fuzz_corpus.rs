@@ -56,7 +56,7 @@ macro_rules! targets {
 targets! {
     startup frontend backend client_login server_login pipeline parameters
     ldap_reply ldap_filter ldap_options
-    ini toml hba userlist connection_string url console sql touches normalized
+    ini toml hba userlist connection_string url console sql touches normalized traceparent
 }
 
 fn corpus() -> std::path::PathBuf {

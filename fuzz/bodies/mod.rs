@@ -35,6 +35,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("sql", text::sql),
     ("touches", text::touches),
     ("normalized", text::normalized),
+    ("traceparent", text::traceparent),
 ];
 
 /// Runs the target of this name.

@@ -5,6 +5,7 @@ use pgferry::sql::classify::{StatementChange, statement_changes};
 use pgferry::sql::lexer::{Lexer, Token, TokenKind};
 use pgferry::sql::normalize::{self, normalize};
 use pgferry::sql::touches::{self, Found, Setting, Touches};
+use pgferry::sql::traceparent::TraceParent;
 
 use super::texts;
 
@@ -149,6 +150,29 @@ pub fn normalized(input: &[u8]) {
     }
     let line = normalize::one_line(input, 100);
     assert!(!line.chars().any(char::is_control));
+}
+
+pub fn traceparent(input: &[u8]) {
+    for found in [
+        TraceParent::read(input),
+        TraceParent::of_name(input),
+        TraceParent::of_text(input),
+    ]
+    .into_iter()
+    .flatten()
+    {
+        assert!(found.trace != [0; 16] && found.span != [0; 8]);
+    }
+    // What stands between a text and its end says it, unless the text says so first.
+    let last = b"/*traceparent='00-11111111111111111111111111111111-2222222222222222-01'*/";
+    let after = [input, b" ", last, b" ;\n"].concat();
+    if !input.trim_ascii_start().starts_with(b"/*") {
+        let found = TraceParent::of_text(&after);
+        assert!(found.is_some_and(|it| it.trace == [0x11; 16] && it.is_sampled));
+    }
+    let before = [&last[..], input].concat();
+    let found = TraceParent::of_text(&before);
+    assert!(found.is_some_and(|it| it.span == [0x22; 8]));
 }
 
 /// Would a semicolon at its end be one?

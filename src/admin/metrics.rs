@@ -91,6 +91,7 @@ pub fn gather(console: &Console) -> Vec<Family> {
     families.push(errors(console));
     families.extend(reloads(console));
     families.push(panics(console));
+    families.extend(telemetry(console));
     families
 }
 
@@ -104,6 +105,29 @@ fn panics(console: &Console) -> Family {
             number(console.manager.parts().workers.panics()),
         )],
     }
+}
+
+/// What becomes of what is sent by `otlp_endpoint`.
+fn telemetry(console: &Console) -> [Family; 2] {
+    let fate = console.manager.parts().registry.spans.fate();
+    let sample =
+        |(result, count): (&str, u64)| (vec![("result", result.to_owned())], number(count));
+    [
+        Family {
+            name: "pgferry_otlp_spans_total",
+            help: "Spans of traced transactions, by what came of them: sent to the collector, or dropped.",
+            kind: Kind::Counter,
+            samples: [("sent", fate.sent), ("dropped", fate.dropped)]
+                .map(sample)
+                .to_vec(),
+        },
+        Family {
+            name: "pgferry_otlp_failures_total",
+            help: "Requests to the collector that have failed.",
+            kind: Kind::Counter,
+            samples: vec![(Labels::new(), number(fate.failures))],
+        },
+    ]
 }
 
 fn reloads(console: &Console) -> [Family; 2] {

@@ -24,6 +24,7 @@ pub mod comparison;
 mod control;
 mod conversation;
 mod error;
+mod export;
 pub mod http;
 pub mod metrics;
 pub mod numbers;
@@ -35,6 +36,7 @@ pub mod value;
 
 pub use averages::{Averages, Period};
 pub use error::Error;
+pub use export::Exporter;
 pub use upgrade::Upgrade;
 
 use control::Wait;

@@ -175,7 +175,7 @@ pub(super) fn slow_query(
 }
 
 /// A text as the log has it, if it has it.
-fn shown(text: &[u8], how: LogText) -> Option<String> {
+pub(super) fn shown(text: &[u8], how: LogText) -> Option<String> {
     let text = match how {
         LogText::Off => return None,
         LogText::Normalized => normalize(text),

@@ -185,7 +185,7 @@ impl Session {
         let server = &mut pooled.server;
         let was_idle = server.state.pipeline.is_idle();
         if was_idle && self.relay.settings.is_watched {
-            watch::begin(&self.relay, &mut server.state.watched, input);
+            watch::begin(&self.relay, &mut server.state, input);
         }
         let mut linked = Linked {
             server: &mut server.state,

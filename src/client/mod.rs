@@ -39,6 +39,7 @@ mod sequences;
 mod session;
 mod statements;
 pub mod timeouts;
+mod trace;
 mod translate;
 mod vouch;
 mod watch;

@@ -61,8 +61,10 @@ impl Session {
                         pool: (&self.pool, self.home.worker()),
                         settings: &self.relay.settings,
                         times: (waited, elapsed),
+                        transaction: (status == TxStatus::Idle).then_some(self.transaction_began),
                     };
-                    over.note(pooled.server.state.watched.as_deref());
+                    let server = &mut pooled.server;
+                    over.note(server.state.watched.as_deref_mut(), &server.entry);
                 }
             }
             if status == TxStatus::Idle && self.transaction_began > 0 {

@@ -409,10 +409,10 @@ impl Relay {
         out: &mut Outgoing<'_>,
     ) {
         linked.server.batch.release(out.insert());
-        if let Some(watched) = &mut linked.server.watched {
-            watched.fails();
-        }
         let sqlstate = fields.and_then(ErrorFields::sqlstate);
+        if let Some(watched) = &mut linked.server.watched {
+            watched.fails(&String::from_utf8_lossy(sqlstate.unwrap_or_default()));
+        }
         let message = fields.and_then(ErrorFields::message);
         #[cfg(debug_assertions)]
         panic_for_test(message);

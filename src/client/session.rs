@@ -30,7 +30,7 @@ use super::parting::Seen;
 use super::relay::Relay;
 use super::release::Looked;
 use super::watch::Over;
-use super::{Context, Error, drain, parting, prepare};
+use super::{Context, Error, drain, parting, prepare, trace};
 use crate::net::Connection;
 use crate::net::scratch::{self, Scratch};
 use crate::pool::{Pool, Pooled, Waiter};
@@ -605,34 +605,49 @@ impl Session {
         }
     }
 
-    /// A query that is under way is not going to be over.
-    fn break_off(&mut self) {
+    /// A query that is under way, or its transaction, is not going to be over.
+    fn break_off(&mut self, ending: &Ending) {
         let State::Linked(pooled) = &mut self.state else {
+            if let (Ending::Error(error), Some(_)) = (ending, &self.relay.settings.tracing) {
+                trace::refused(self, error);
+            }
             return;
         };
-        let Some(watched) = &mut pooled.server.state.watched else {
+        let server = &mut pooled.server;
+        let Some(watched) = &mut server.state.watched else {
             return;
         };
-        if self.query_began > 0 {
-            watched.fails();
-            let over = Over {
-                context: &self.context,
-                client: &self.entry,
-                pool: (&self.pool, self.home.worker()),
-                settings: &self.relay.settings,
-                times: (
-                    u64::from(self.waited) * 1000,
-                    self.context.now().saturating_sub(self.query_began),
-                ),
-            };
-            over.note(Some(watched));
+        if self.transaction_began == 0 {
+            return;
+        }
+        watched.fails(match ending {
+            Ending::Error(error) => error.sqlstate(),
+            Ending::Terminated | Ending::Vanished | Ending::ServerEnded => "left",
+        });
+        let is_under_way = self.query_began > 0;
+        let took = self.context.now().saturating_sub(self.query_began);
+        let over = Over {
+            context: &self.context,
+            client: &self.entry,
+            pool: (&self.pool, self.home.worker()),
+            settings: &self.relay.settings,
+            times: (
+                u64::from(self.waited) * 1000,
+                if is_under_way { took } else { 0 },
+            ),
+            transaction: Some(self.transaction_began),
+        };
+        if is_under_way {
+            over.note(Some(watched), &server.entry);
+        } else {
+            trace::abandoned(&over, watched, &server.entry);
         }
     }
 
     /// Tells the client, lets it go, and sees to the server it leaves.
     pub async fn finish(mut self: Box<Self>, ending: &Ending) {
         self.leave_queue();
-        self.break_off();
+        self.break_off(ending);
         if let Ending::Error(error) = ending {
             self.forget_refused(error);
             if let Some(counters) = self.pool.counters(self.home.worker()) {

@@ -1,28 +1,38 @@
-//! Which statement a query is of, and what becomes of that when it is over: SHOW STATEMENTS (`track_statements`) and the text in the
-//! lines of `log_min_duration` (`log_statement_text`).
+//! Which statement a query is of, and what becomes of that when it is over: SHOW STATEMENTS (`track_statements`), the text in the
+//! lines of `log_min_duration` (`log_statement_text`), and the spans of [`trace`].
 //!
 //! All that a client sends without waiting for the answer is one query here, as it is in the pool's counters; the statement that is
 //! run first stands for it. What is to be found out is found in what the client sends, before the relay changes it. Where
 //! nothing is watched none of this is called.
 
 use super::relay::Relay;
-use super::{Context, journal};
+use super::{Context, journal, trace};
 use crate::pool::{Pool, PoolSettings};
+use crate::protocol::backend::TxStatus;
 use crate::protocol::frame::cut;
 use crate::protocol::frontend::{BindHead, Execute, Parse, tag};
 use crate::protocol::up_to_nul;
-use crate::server::Watched;
-use crate::stats::registry::ClientEntry;
+use crate::server::{State, Watched};
+use crate::stats::registry::{ClientEntry, ServerEntry};
 use crate::stats::statements::Sums;
 
 /// The server owes nothing, and this is what the client says: which text stands for it? May be asked again when there is more of it.
 #[cold]
-pub(super) fn begin(relay: &Relay, slot: &mut Option<Box<Watched>>, input: &[u8]) {
-    let watched = slot.get_or_insert_default();
+pub(super) fn begin(relay: &Relay, server: &mut State, input: &[u8]) {
+    let is_first = server.status == TxStatus::Idle;
+    let watched = server.watched.get_or_insert_default();
+    look(relay, (watched, is_first), input);
+}
+
+/// The same, where the batch may be the first of its transaction.
+pub(super) fn look(relay: &Relay, (watched, is_first): (&mut Watched, bool), input: &[u8]) {
     watched.begin();
     // What is still to come of a message that is dropped.
     if relay.inbound.is_under_way() {
         return;
+    }
+    if let Some(tracing) = &relay.settings.tracing {
+        trace::begin(relay, tracing, (&mut watched.traced, is_first), input);
     }
     let (mut at, mut is_bound, mut is_parsed) = (0, false, false);
     while let Some(rest) = input.get(at..)
@@ -76,7 +86,7 @@ pub(super) fn begin(relay: &Relay, slot: &mut Option<Box<Watched>>, input: &[u8]
 }
 
 /// The name and the text of a Parse, or so much of them as is there.
-fn parsed(body: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn parsed(body: &[u8]) -> (&[u8], &[u8]) {
     let name = up_to_nul(body);
     let rest = body.get(name.len()..).unwrap_or_default();
     (name, up_to_nul(rest.get(1..).unwrap_or_default()))
@@ -118,16 +128,25 @@ pub(super) struct Over<'a> {
     pub(super) settings: &'a PoolSettings,
     /// What it has waited for a server, and what it took there, microseconds.
     pub(super) times: (u64, u64),
+    /// When its transaction began, if that is over, too.
+    pub(super) transaction: Option<u64>,
 }
 
 impl Over<'_> {
     /// Logs and counts what is to be.
     #[cold]
-    pub(super) fn note(&self, watched: Option<&Watched>) {
+    pub(super) fn note(&self, mut watched: Option<&mut Watched>, server: &ServerEntry) {
         let (waited, took) = self.times;
         if took.saturating_add(waited) >= self.settings.slow_after {
-            let text = watched.map(|watched| (watched, self.settings.log_text));
+            let text = watched
+                .as_deref()
+                .map(|watched| (watched, self.settings.log_text));
             journal::slow_query(self.context, self.client, self.times, text);
+        }
+        if let Some(watched) = watched.as_deref_mut()
+            && self.settings.tracing.is_some()
+        {
+            trace::note(self, watched, Some(server));
         }
         let Some(watched) = watched.filter(|watched| watched.counts()) else {
             return;

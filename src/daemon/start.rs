@@ -29,7 +29,7 @@ use super::takeover::starting::{self, Origin};
 use super::takeover::taking::{self, Predecessor};
 use super::{Error, privileges};
 use crate::admin::advice::{Adviser, expected_descriptors};
-use crate::admin::{Averages, Console, Control, Shutdown, Upgrade, http};
+use crate::admin::{Averages, Console, Control, Exporter, Shutdown, Upgrade, http};
 use crate::client::{Context, timeouts};
 use crate::config::{Config, ConfigHandle};
 use crate::net::tls::Setup;
@@ -315,6 +315,7 @@ fn serve(
     let defers = reloader.defers_accept();
     let reception = Reception::new(context.clone(), console.clone(), defers, succession);
     let (threads, advised) = (runtime.threads.clone(), console.clone());
+    let mut exporter = Exporter::new(console.clone());
     runtime.run(async move {
         let failed = |source| Error::Runtime { source };
         let signals = Signals::listen().map_err(failed)?;
@@ -351,7 +352,9 @@ fn serve(
             () = watchdog => {}
             () = serve_pages(http, pages, console) => {}
             () = claim_files(arrived, &acceptors) => {}
+            () = exporter.run() => {}
         }
+        exporter.finish().await;
         tracing::info!("server shutting down");
         Ok(())
     })

@@ -25,8 +25,10 @@ mod ciphers;
 mod setup;
 mod verify;
 mod version1;
+mod web;
 
 pub use setup::{Setup, SetupError, TlsHandle, WithClients, WithDirectories, WithServers};
+pub use web::{WebStream, WithWeb};
 
 #[cfg(test)]
 mod tests;

@@ -36,6 +36,6 @@ pub use janitor::run as run_janitor;
 pub use limits::{Admission, AdmissionError};
 pub use manager::{Learned, Manager, Parts};
 pub use open::Pooled;
-pub use settings::{PoolSettings, tcp_options, ttl};
+pub use settings::{PoolSettings, Tracing, tcp_options, ttl};
 pub use state::Pool;
 pub use waiter::Waiter;

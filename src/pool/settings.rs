@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::accounting::Sizes;
 use super::functions::Functions;
 use crate::config::{
-    Config, Database, FollowSequences, Host, LogText, PinPolicy, PoolMode, UnnamedTexts,
+    Config, Database, FollowSequences, Host, LogText, PinPolicy, PoolMode, TraceSource,
+    UnnamedTexts,
 };
 use crate::net::dns::Ttl;
 use crate::net::{Address, Names, TcpOptions};
@@ -92,12 +93,40 @@ pub struct PoolSettings {
     pub slow_after: u64,
     /// A query that took so long, waiting included, is looked at when it is over: `slow_after`, or 0 where all are watched.
     pub judge_after: u64,
-    /// Is it seen which statement each query is of: for `track_statements`, or for texts in the log?
+    /// Is it seen which statement each query is of: for `track_statements`, for texts in the log, or for spans?
     pub is_watched: bool,
     /// `track_statements`.
     pub track_statements: usize,
     /// `log_statement_text`.
     pub log_text: LogText,
+    /// Which transactions make spans; `None`: none does.
+    pub tracing: Option<Tracing>,
+}
+
+/// Which transactions make spans (`otlp_traceparent`, `otlp_sample`).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tracing {
+    /// Where a client may say to which trace one belongs.
+    pub source: TraceSource,
+    /// So many of the others, of all numbers of 32 bits.
+    pub drawn: u64,
+}
+
+impl Tracing {
+    fn new(config: &Config) -> Option<Self> {
+        let all = &config.settings;
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of 2^32, from 0 to all"
+        )]
+        let drawn = (all.otlp_sample.0 * 4_294_967_296.0) as u64;
+        let is_wanted = drawn > 0 || all.otlp_traceparent != TraceSource::Off;
+        (is_wanted && all.otlp_endpoint.0.is_some()).then_some(Self {
+            source: all.otlp_traceparent,
+            drawn,
+        })
+    }
 }
 
 impl PoolSettings {
@@ -125,7 +154,8 @@ impl PoolSettings {
         let may_promote = max_prepared_statements > 0 && pin_policy != PinPolicy::Off;
         let slow_after = config.log_min_duration(database).map_or(u64::MAX, micros);
         let logs_texts = slow_after < u64::MAX && all.log_statement_text != LogText::Off;
-        let is_watched = all.track_statements > 0 || logs_texts;
+        let tracing = Tracing::new(config);
+        let is_watched = all.track_statements > 0 || logs_texts || tracing.is_some();
         let query = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
         Self {
             mode,
@@ -184,6 +214,7 @@ impl PoolSettings {
             is_watched,
             track_statements: all.track_statements,
             log_text: all.log_statement_text,
+            tracing,
         }
     }
 

@@ -33,7 +33,7 @@ use overlay::Overlay;
 use pipeline::Pipeline;
 use session::Tracked;
 use statements::Statements;
-pub use watched::Watched;
+pub use watched::{Traced, Watched};
 
 use crate::net::Connection;
 use crate::prepared::Statement;

@@ -1,5 +1,5 @@
-//! What is seen of a batch while its server works on it, where statements are counted (`track_statements`) or slow ones logged with
-//! their texts (`log_statement_text`).
+//! What is seen of a batch while its server works on it, where statements are counted (`track_statements`), slow ones logged with
+//! their texts (`log_statement_text`), or transactions traced (`otlp_endpoint`).
 //!
 //! The first statement that is run stands for the batch. Which that is, is found by `client::watch`. It belongs to the server, so
 //! there are as many buffers as servers, and where nothing is watched there are none.
@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use crate::protocol::backend::tag;
 use crate::protocol::frame::cut;
 use crate::sql::normalize::READ;
+use crate::sql::traceparent::TraceParent;
+use crate::stats::spans::Span;
 
 /// So much of a text is kept: a byte more than is read, which says that there is more.
 const LONGEST: usize = READ + 1;
@@ -30,6 +32,27 @@ pub struct Watched {
     portal: (Vec<u8>, Vec<u8>),
     /// Texts of named statements, where nobody else keeps them.
     names: HashMap<Box<[u8]>, Box<[u8]>, ahash::RandomState>,
+    /// What is known of the transaction, if it is traced.
+    pub traced: Traced,
+}
+
+/// A transaction, as far as a trace wants to know.
+#[derive(Debug, Default)]
+pub struct Traced {
+    /// What the client said of its trace first.
+    pub parent: Option<TraceParent>,
+    /// It was drawn.
+    pub is_drawn: bool,
+    /// What is known so far: what it took, and the first text but BEGIN. Names come at the end.
+    pub span: Span,
+}
+
+impl Traced {
+    /// Does it make a span? What the client says goes before what was drawn.
+    pub fn is_sampled(&self) -> bool {
+        self.parent
+            .map_or(self.is_drawn, |parent| parent.is_sampled)
+    }
 }
 
 impl std::fmt::Debug for Watched {
@@ -139,9 +162,10 @@ impl Watched {
         self.bytes += bytes as u64;
     }
 
-    /// It failed, or was broken off.
-    pub fn fails(&mut self) {
+    /// It failed, or was broken off: with this SQLSTATE, or for this reason.
+    pub fn fails(&mut self, why: &str) {
         self.failed = true;
+        self.traced.span.error.get_or_insert_with(|| why.to_owned());
     }
 
     /// Did it do anything but prepare?

@@ -120,7 +120,7 @@ pub struct Registry {
     /// Which statements take the time.
     pub statements: Statements,
     /// Transactions that are traced.
-    pub spans: Spans,
+    pub spans: Apart<Spans>,
 }
 
 impl Registry {

@@ -49,6 +49,7 @@ mod listen;
 mod login_settings;
 mod operator;
 mod oracle;
+mod otlp;
 mod pam;
 mod peers;
 mod pooling;

@@ -2,6 +2,7 @@
 //! process, a raw protocol client that sends and shows every byte, and a scripted server for what a
 //! real one never does. No assertions about the pooler live here.
 
+pub mod collector;
 pub mod directory;
 pub mod frontend;
 pub mod http;

@@ -330,3 +330,36 @@ fn a_configuration_is_known_by_its_names() {
     }
     assert!(!names_a_database("DB_NAME") && !names_a_database("PATH"));
 }
+
+#[test]
+fn the_variables_that_all_of_opentelemetry_has_are_heeded_unless_they_are_not_for_us() {
+    let database = ("DATABASE_URL", "postgres://db/app");
+    let theirs = [
+        database,
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret"),
+        ("OTEL_SERVICE_NAME", "pooler"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "service.namespace=shop"),
+    ];
+    let with = |more: &[(&str, &str)]| draft(&[&theirs[..], more].concat()).unwrap().settings;
+    let settings = with(&[]);
+    let host = |settings: &crate::config::Settings| {
+        let url = settings.otlp_endpoint.0.clone();
+        url.map(|url| url.host).unwrap_or_default()
+    };
+    assert_eq!(host(&settings), "collector");
+    assert_eq!(settings.otlp_service_name, "pooler");
+    assert_eq!(settings.otlp_headers.iter().count(), 1);
+    assert_eq!(settings.otlp_resource_attributes.0[0].1, "shop");
+    for ours in ["OTLP_ENDPOINT", "PGBOUNCER_OTLP_ENDPOINT"] {
+        assert_eq!(host(&with(&[(ours, "http://other")])), "other", "{ours}");
+    }
+    for off in [
+        ("OTEL_SDK_DISABLED", "true"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+    ] {
+        assert_eq!(host(&with(&[off])), "", "{off:?}");
+    }
+    let message = refused(&[database, ("OTLP_HEADERS", "secret")]);
+    assert!(!message.contains("secret"), "{message}");
+}

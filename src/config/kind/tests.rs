@@ -97,3 +97,14 @@ fn lists_are_separated_by_commas_or_blanks() {
     );
     assert_eq!(Vec::<String>::parse(""), Ok(vec![]));
 }
+
+#[test]
+fn a_fraction_is_between_none_and_all() {
+    for (text, value) in [("0", 0.0), ("1", 1.0), ("0.001", 0.001), (".5", 0.5)] {
+        assert_eq!(Fraction::parse(text), Ok(Fraction(value)));
+    }
+    assert_eq!(Fraction(0.25).print(), "0.25");
+    for text in ["", ".", "-0", "1.1", "1e-3", "nan", "inf", "10%", "+1"] {
+        assert!(Fraction::parse(text).is_err(), "{text}");
+    }
+}

@@ -371,7 +371,7 @@ fn with_servers(
     })
 }
 
-fn system_authorities() -> Result<Authorities, SetupError> {
+pub(super) fn system_authorities() -> Result<Authorities, SetupError> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);

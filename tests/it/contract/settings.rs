@@ -244,6 +244,13 @@ const OURS: &[&str] = &[
     "stats_users_prefix",
     "log_statement_text",
     "track_statements",
+    "otlp_endpoint",
+    "otlp_headers",
+    "otlp_interval",
+    "otlp_resource_attributes",
+    "otlp_sample",
+    "otlp_service_name",
+    "otlp_traceparent",
 ];
 
 /// More values that are refused, for settings that say more than their kind does.
