@@ -15,6 +15,9 @@ use crate::stats::spans::Span;
 /// So much of a text is kept: a byte more than is read, which says that there is more.
 const LONGEST: usize = READ + 1;
 
+/// The longest reason for a failure. (An SQLSTATE has five letters, but it is the server who says it.)
+const LONGEST_REASON: usize = 16;
+
 /// So many texts of names are kept, where names are passed through.
 const MOST_NAMES: usize = 256;
 
@@ -165,7 +168,8 @@ impl Watched {
     /// It failed, or was broken off: with this SQLSTATE, or for this reason.
     pub fn fails(&mut self, why: &str) {
         self.failed = true;
-        self.traced.span.error.get_or_insert_with(|| why.to_owned());
+        let error = &mut self.traced.span.error;
+        error.get_or_insert_with(|| why.chars().take(LONGEST_REASON).collect());
     }
 
     /// Did it do anything but prepare?
