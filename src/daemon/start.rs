@@ -18,6 +18,7 @@ use super::cli::{self, Args, Exit};
 use super::listen::{self, ListenOptions, Listeners};
 use super::log::{self, Format, LogHandle, LogOptions};
 use super::pidfile::{self, Pidfile};
+use super::rarely::Rarely;
 use super::reload::{Fixed, Reloader};
 use super::runtime::Runtime;
 use super::shutdown::Request;
@@ -352,7 +353,7 @@ fn serve(
             () = watchdog => {}
             () = serve_pages(http, pages, console) => {}
             () = claim_files(arrived, &acceptors) => {}
-            () = exporter.run() => {}
+            () = Rarely::new(exporter.run()) => {}
         }
         exporter.finish().await;
         tracing::info!("server shutting down");
