@@ -124,7 +124,9 @@ mod built_in {
         let pooler = pooler(&service, |ini| {
             ini.set("unix_socket_dir", ".");
         });
-        let mut stream = eventually("the socket is there", || UnixStream::connect(pooler.socket()).ok());
+        let mut stream = eventually("the socket is there", || {
+            UnixStream::connect(pooler.socket()).ok()
+        });
         let parameters = [("user", "app"), ("database", "postgres")];
         stream.write_all(&frontend::startup(&parameters)).unwrap();
         let mut request = [0; 9];
