@@ -87,31 +87,21 @@ impl Lane {
         })
     }
 
-    /// Sends a body, for at most so long; or once, if there is no time. How many items were refused, or that all were.
+    /// Sends a body, for at most so long; once, if there is no time. How many items were refused, or that all were.
     async fn send(
         &mut self,
         console: &Console,
         target: &Target,
         body: &Bytes,
-        limit: Option<Duration>,
+        limit: Duration,
     ) -> Result<u64, ()> {
         let spans = &console.manager.parts().registry.spans;
         let (what, trouble) = (self.what, &mut self.trouble);
-        let mut note = |error: &Error| {
+        let note = |error: &Error| {
             spans.note_failure();
             trouble.note(what, target, error);
         };
-        let result = match limit {
-            Some(limit) => self.way.send(target, body, limit, &mut note).await,
-            None => {
-                let result = self.way.send_once(target, body).await;
-                if let Err(error) = &result {
-                    note(error);
-                }
-                result
-            }
-        };
-        match result {
+        match self.way.send(target, body, limit, note).await {
             Ok(partial) => {
                 let rejected = partial.as_ref().map_or(0, |partial| partial.rejected);
                 if let Some(partial) = partial.filter(|partial| partial.rejected > 0) {
@@ -188,7 +178,7 @@ impl Exporter {
             {
                 let body = gather(console, settings, began);
                 // Whoever ends does not complain.
-                let _ = metrics.send(console, &target, &body, None).await;
+                let _ = metrics.send(console, &target, &body, Duration::ZERO).await;
             }
         };
         let rest = async {
@@ -196,8 +186,9 @@ impl Exporter {
                 return;
             };
             while fetch(console, settings, pending)
-                && send_spans(console, spans, (&target, None), pending).await
-            {}
+                && send_spans(console, spans, (&target, Duration::ZERO), pending).await
+            {
+            }
         };
         // What it does not take in time is lost.
         let _ = timeout(FAREWELL, async { tokio::join!(last, rest) }).await;
@@ -218,9 +209,7 @@ async fn run_metrics(console: &Console, lane: &mut Lane, began: SystemTime) {
         if let Some(target) = lane.target(&config.settings) {
             let body = gather(console, &config.settings, began);
             // What is not taken by then is told by the next ones.
-            let _ = lane
-                .send(console, &target, &body, Some(period.min(LIMIT)))
-                .await;
+            let _ = lane.send(console, &target, &body, period.min(LIMIT)).await;
         }
     }
 }
@@ -248,7 +237,7 @@ async fn run_spans(console: &Console, lane: &mut Lane, pending: &mut Option<Batc
             }
             match lane.target(&config.settings) {
                 Some(target) => {
-                    send_spans(console, lane, (&target, Some(LIMIT)), pending).await;
+                    send_spans(console, lane, (&target, LIMIT), pending).await;
                 }
                 // It was switched off meanwhile.
                 None => drop_pending(console, pending),
@@ -283,7 +272,7 @@ fn fetch(console: &Console, settings: &Settings, pending: &mut Option<Batch>) ->
 async fn send_spans(
     console: &Console,
     lane: &mut Lane,
-    (target, limit): (&Target, Option<Duration>),
+    (target, limit): (&Target, Duration),
     pending: &mut Option<Batch>,
 ) -> bool {
     let Some(batch) = pending.as_ref() else {

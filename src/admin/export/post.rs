@@ -115,7 +115,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// Sends a body, again and again until it is taken, refused for good, or the time is over. `note` hears of each failure.
+    /// Sends a body, at least once, and again until it is taken, refused for good, or the time is over. `note` hears of each failure.
     /// `Ok`: what the collector has left of it. Cancel-safe, but that it may have been taken all the same.
     pub async fn send(
         &mut self,
@@ -146,7 +146,7 @@ impl Way {
     }
 
     /// The same, once.
-    pub async fn send_once(
+    async fn send_once(
         &mut self,
         target: &Target,
         body: &Bytes,
