@@ -17,6 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::admin::{Console, metrics};
 use crate::config::Settings;
+use crate::net::dns::own_name;
 use crate::stats::exposition;
 use crate::stats::otlp::{self, KeyValue, Now, Resource};
 
@@ -304,8 +305,7 @@ fn drop_pending(console: &Console, pending: &mut Option<Batch>) {
 
 /// Who says it (semantic conventions: "Resource", "Service", "Process").
 fn resource(settings: &Settings) -> Resource {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let (host, process) = (host.trim(), std::process::id());
+    let (host, process) = (own_name(), std::process::id());
     // Several processes may have a host and a port together.
     let instance = format!("{host}:{}:{process}", settings.listen_port);
     let mut attributes = vec![

@@ -19,6 +19,7 @@ use super::relay::Relay;
 use super::replication::Replica;
 use super::session::{FAREWELL, Parts, Session, State, Way};
 use super::{Context, Error, cancel, reading};
+use crate::net::dns::own_name;
 use crate::net::executor::panics::is_unwound;
 use crate::net::{Accepted, ClientCount, Connection, Workers};
 use crate::pool::peers::sign;
@@ -536,10 +537,7 @@ fn add_host(tracked: &mut Tracked, peer: Peer, port: u16) {
     let name = name.map_or(&b"app"[..], |(_, value)| value);
     let address = match peer {
         Peer::Tcp(address) => address.to_string(),
-        Peer::Unix(pid) => {
-            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-            format!("unix({}@{}):{port}", pid.unwrap_or(0), host.trim_end())
-        }
+        Peer::Unix(pid) => format!("unix({}@{}):{port}", pid.unwrap_or(0), own_name()),
     };
     let name = [name, b" - ", address.as_bytes()].concat();
     tracked.set(b"application_name", &name);

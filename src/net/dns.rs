@@ -13,6 +13,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+/// The name of the machine we are on; empty if it can't be had.
+pub fn own_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
 /// How long answers hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ttl {
