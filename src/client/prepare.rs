@@ -8,6 +8,7 @@ use super::relay::Relay;
 use crate::pool::{PoolSettings, Pooled};
 use crate::server::look::Seen;
 use crate::server::overlay::Overlay;
+use crate::server::overlay::prepared::Prepared;
 use crate::server::session::Tracked;
 use crate::server::{self, Doom, Drawn, State};
 use crate::sql::touches::Touches;
@@ -47,38 +48,31 @@ pub async fn adopt(
             return Err(refused(pooled, &error));
         }
     }
-    let state = &mut pooled.server.state;
-    let missing = overlay.missing(&state.overlay);
-    state.overlay = overlay;
-    if !missing.is_empty()
-        && let Err(error) = prepare_missing(&mut pooled, &missing).await
-    {
-        return Err(refused(pooled, &error));
+    match prepare_missing(&mut pooled, &overlay).await {
+        Ok(made) => pooled.server.state.overlay = made,
+        Err(error) => return Err(refused(pooled, &error)),
     }
     Ok(pooled)
 }
 
-/// Makes the client's statements of SQL's PREPARE, as many as can be made: a table may be gone meanwhile, and that is no reason
-/// to refuse what else the client wants to do.
-async fn prepare_missing(pooled: &mut Pooled, missing: &[usize]) -> Result<(), server::Error> {
-    let overlay = pooled.server.state.overlay.clone();
-    let statements = missing
-        .iter()
-        .filter_map(|at| overlay.statements().get(*at));
-    let texts: Vec<Vec<u8>> = statements
-        .map(|statement| {
-            let mut sql = Vec::new();
-            statement.put_prepare(&mut sql);
-            sql
-        })
-        .collect();
+/// Makes the client's statements of SQL's PREPARE that the server lacks, as many as can be made: a table may be gone meanwhile, and that
+/// is no reason to refuse what else the client wants to do. What the session is then.
+async fn prepare_missing(pooled: &mut Pooled, overlay: &Overlay) -> Result<Overlay, server::Error> {
+    let missing = overlay.missing(&pooled.server.state.overlay);
+    if missing.is_empty() {
+        return Ok(overlay.clone());
+    }
+    let text = |statement: &&Prepared| {
+        let mut sql = Vec::new();
+        statement.put_prepare(&mut sql);
+        sql
+    };
+    let texts: Vec<Vec<u8>> = missing.iter().map(text).collect();
     let refused = tokio::time::timeout(LIMIT, pooled.server.run_each(&texts))
         .await
         .map_err(|_| server::Error::ConnectTimeout)??;
     let lost = refused.iter().filter_map(|at| missing.get(*at).copied());
-    let lost: Vec<usize> = lost.collect();
-    pooled.server.state.overlay = overlay.without_statements(&lost);
-    Ok(())
+    Ok(overlay.without_statements(&lost.collect::<Vec<_>>()))
 }
 
 /// The texts that make the session the client's but for statements that it lacks, to be run one after the other; none if nothing

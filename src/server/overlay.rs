@@ -100,16 +100,14 @@ impl Overlay {
         Self::with_statements(self.settings().to_vec(), other.statements().to_vec())
     }
 
-    /// These settings, and the statements but for those at these places.
+    /// These settings, and the statements but for these.
     #[must_use]
-    pub fn without_statements(&self, places: &[usize]) -> Self {
-        if places.is_empty() {
+    pub fn without_statements(&self, lost: &[&Prepared]) -> Self {
+        if lost.is_empty() {
             return self.clone();
         }
-        let statements = self.statements().iter().enumerate();
-        let left = statements.filter(|(at, _)| !places.contains(at));
-        let left = left.map(|(_, statement)| statement.clone()).collect();
-        Self::with_statements(self.settings().to_vec(), left)
+        let left = self.statements().iter().filter(|it| !lost.contains(it));
+        Self::with_statements(self.settings().to_vec(), left.cloned().collect())
     }
 
     /// What a setting is set to; its name to the letter.
@@ -121,20 +119,19 @@ impl Overlay {
         settings.get(at).map(|(_, value)| &**value)
     }
 
-    /// Where the statements are that a session with those of `has` lacks.
-    pub fn missing(&self, has: &Self) -> Vec<usize> {
-        let statements = self.statements().iter().enumerate();
-        let missing = statements.filter(|(_, it)| !has.statements().contains(it));
-        missing.map(|(at, _)| at).collect()
+    /// The statements that a session with those of `has` lacks.
+    pub fn missing(&self, has: &Self) -> Vec<&Prepared> {
+        let statements = self.statements().iter();
+        statements
+            .filter(|it| !has.statements().contains(it))
+            .collect()
     }
 
     /// The statements that take away what a session with those of `has` has too much; empty if there is nothing.
     pub fn deallocation(&self, has: &Self) -> Vec<u8> {
         let mut sql = Vec::new();
-        for extra in has.statements() {
-            if !self.statements().contains(extra) {
-                extra.put_deallocate(&mut sql);
-            }
+        for extra in has.missing(self) {
+            extra.put_deallocate(&mut sql);
         }
         sql
     }
@@ -278,7 +275,8 @@ mod tests {
             "DEALLOCATE \"q\";DEALLOCATE \"x\"\"\";"
         );
         let missing = wanted.missing(&has);
-        assert_eq!(missing, [1, 2]);
+        let names: Vec<_> = missing.iter().map(|it| &*it.name).collect();
+        assert_eq!(names, [b"q", b"r"]);
         assert!(
             wanted
                 .without_statements(&missing)
