@@ -87,13 +87,15 @@ fn one() -> Vec<Option<Vec<u8>>> {
     vec![Some(b"1".to_vec())]
 }
 
-fn undescribed() -> Vec<Vec<u8>> {
-    vec![bind("", "s", &one()), execute("", 0), sync()]
+/// Runs the statement of this name.
+fn undescribed(name: &str) -> Vec<Vec<u8>> {
+    vec![bind("", name, &one()), execute("", 0), sync()]
 }
 
-fn described() -> Vec<Vec<u8>> {
+/// The same, and asks for the columns.
+fn described(name: &str) -> Vec<Vec<u8>> {
     vec![
-        bind("", "s", &one()),
+        bind("", name, &one()),
         describe(b'P', ""),
         execute("", 0),
         sync(),
@@ -194,8 +196,8 @@ fn who_knows_the_columns_gets_from_a_new_server_what_its_own_postgresql_would_sa
         let (mut direct, _place) = changed_directly(case, &prepares);
         let mut changed = Changed::new(&pooler, case, &prepares);
         for _ in 0..3 {
-            let wanted = direct.exchange(&undescribed());
-            let replies = changed.client.exchange(&undescribed());
+            let wanted = direct.exchange(&undescribed("s"));
+            let replies = changed.client.exchange(&undescribed("s"));
             if case.refused {
                 is_refused(&wanted, case.name);
                 is_refused(&replies, case.name);
@@ -207,7 +209,7 @@ fn who_knows_the_columns_gets_from_a_new_server_what_its_own_postgresql_would_sa
         // It learns by asking. (PostgreSQL itself refuses that, too, and only Parse helps.)
         let told = changed.client.exchange(&[describe(b'S', "s"), sync()]);
         succeeds(&told, case.name);
-        succeeds(&changed.client.exchange(&undescribed()), case.name);
+        succeeds(&changed.client.exchange(&undescribed("s")), case.name);
         for client in [&mut direct, &mut changed.client] {
             let again = [vec![close(b'S', "s")], prepares.clone()].concat();
             succeeds(&client.exchange(&again), case.name);
@@ -216,9 +218,9 @@ fn who_knows_the_columns_gets_from_a_new_server_what_its_own_postgresql_would_sa
         changed.holder.rows("commit");
         let mut both = [pooler.connect(&changed.place.0), changed.holder];
         both[0].rows("begin");
-        let wanted = direct.exchange(&undescribed());
+        let wanted = direct.exchange(&undescribed("s"));
         for turn in 0..2 {
-            let replies = changed.client.exchange(&undescribed());
+            let replies = changed.client.exchange(&undescribed("s"));
             let (wanted, replies) = (values(&wanted, case.name), values(&replies, case.name));
             if case.name != "what is returned" {
                 assert_eq!(replies, wanted, "{}", case.name);
@@ -246,10 +248,10 @@ fn in_a_transaction_too() {
         let mut changed = Changed::new(&pooler, case, &prepares);
         for messages in [
             vec![query("begin")],
-            undescribed(),
-            undescribed(),
+            undescribed("s"),
+            undescribed("s"),
             vec![query("rollback")],
-            undescribed(),
+            undescribed("s"),
         ] {
             let wanted = direct.exchange(&messages);
             let replies = changed.client.exchange(&messages);
@@ -269,16 +271,16 @@ fn what_is_known_from_a_portal_is_known() {
     let pooler = pooler();
     // As the JDBC driver does it; in two batches; and PostgreSQL goes by what was there at the time of Parse, told or not.
     let ways = [
-        described(),
-        [vec![sync()], described()].concat(),
-        [vec![flush()], undescribed()].concat(),
+        described("s"),
+        [vec![sync()], described("s")].concat(),
+        [vec![flush()], undescribed("s")].concat(),
     ];
     for case in CASES {
         for (number, way) in ways.iter().enumerate() {
             let place = format!("{}, {number}", case.name);
             let prepares = [vec![parse("s", case.text, &[])], way.clone()].concat();
             let mut changed = Changed::new(&pooler, case, &prepares);
-            let replies = changed.client.exchange(&undescribed());
+            let replies = changed.client.exchange(&undescribed("s"));
             if case.refused {
                 is_refused(&replies, &place);
             } else {
@@ -294,7 +296,7 @@ fn who_asks_each_time_does_not_notice() {
     for case in CASES {
         let prepares = prepared_and_described(case.text);
         let mut changed = Changed::new(&pooler, case, &prepares);
-        let replies = changed.client.exchange(&described());
+        let replies = changed.client.exchange(&described("s"));
         succeeds(&replies, case.name);
         let width = replies
             .iter()
@@ -306,7 +308,7 @@ fn who_asks_each_time_does_not_notice() {
         let mut servers = [changed.holder, pooler.connect(&changed.place.0)];
         servers[0].rows("begin");
         for turn in 0..2 {
-            let replies = changed.client.exchange(&undescribed());
+            let replies = changed.client.exchange(&undescribed("s"));
             let row = values(&replies, case.name).first().map(Vec::len);
             assert_eq!(row, width, "{}", case.name);
             if turn == 0 {
@@ -361,7 +363,7 @@ fn a_server_that_another_client_has_prepared_it_on_is_no_better() {
             &other.exchange(&[parse("mine", case.text, &[]), sync()]),
             case.name,
         );
-        let replies = changed.client.exchange(&undescribed());
+        let replies = changed.client.exchange(&undescribed("s"));
         if case.refused {
             is_refused(&replies, case.name);
         } else {
@@ -390,12 +392,12 @@ fn tables_of_one_name_in_two_databases_are_none_of_each_others_affair() {
         );
     }
     for (client, columns) in clients.iter_mut().zip([3, 2]) {
-        let replies = client.exchange(&undescribed());
+        let replies = client.exchange(&undescribed("s"));
         assert_eq!(values(&replies, "two databases")[0].len(), columns);
     }
     postgres().sql(&databases[0], CASES[0].change);
-    is_refused(&clients[0].exchange(&undescribed()), "the one");
-    succeeds(&clients[1].exchange(&undescribed()), "the other");
+    is_refused(&clients[0].exchange(&undescribed("s")), "the one");
+    succeeds(&clients[1].exchange(&undescribed("s")), "the other");
 }
 
 #[test]

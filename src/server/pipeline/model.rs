@@ -267,17 +267,20 @@ impl Pair {
     }
 }
 
+/// What is asked for, but for what ends a batch or a COPY.
+pub(super) const REQUESTS: [Request; 8] = [
+    Request::Query,
+    Request::Parse,
+    Request::Bind,
+    Request::DescribeStatement,
+    Request::DescribePortal,
+    Request::Execute,
+    Request::Close,
+    Request::FunctionCall,
+];
+
 fn request() -> impl Strategy<Value = Request> {
-    prop::sample::select(vec![
-        Request::Query,
-        Request::Parse,
-        Request::Bind,
-        Request::DescribeStatement,
-        Request::DescribePortal,
-        Request::Execute,
-        Request::Close,
-        Request::FunctionCall,
-    ])
+    prop::sample::select(&REQUESTS[..])
 }
 
 fn send() -> impl Strategy<Value = Op> {

@@ -1,6 +1,9 @@
 //! The same of the unnamed statement, which follows its client from server to server as a text: PostgreSQL keeps to what it was.
 
-use super::{CASES, Case, Changed, changed_directly, is_refused, one, pooler, succeeds, values};
+use super::{
+    CASES, Case, Changed, changed_directly, described, is_refused, pooler, succeeds, undescribed,
+    values,
+};
 use crate::support::frontend::{bind, bind_with_formats, describe, execute, parse, query, sync};
 use crate::support::wire::{error, names};
 use crate::support::{Message, Wire};
@@ -8,19 +11,6 @@ use crate::support::{Message, Wire};
 /// As Go's `lib/pq` does it.
 fn parsed(text: &str) -> Vec<Vec<u8>> {
     vec![parse("", text, &[]), describe(b'S', ""), sync()]
-}
-
-fn run() -> Vec<Vec<u8>> {
-    vec![bind("", "", &one()), execute("", 0), sync()]
-}
-
-fn run_described() -> Vec<Vec<u8>> {
-    vec![
-        bind("", "", &one()),
-        describe(b'P', ""),
-        execute("", 0),
-        sync(),
-    ]
 }
 
 /// The same answer, or the same error.
@@ -55,11 +45,11 @@ fn who_has_described_it_gets_from_another_server_what_its_own_postgresql_would_s
         let mut changed = Changed::new(&pooler, case, &prepares);
         let client = &mut changed.client;
         for batch in [
-            run(),
-            run(),
-            run_described(),
+            undescribed(""),
+            undescribed(""),
+            described(""),
             vec![describe(b'S', ""), sync()],
-            run(),
+            undescribed(""),
         ] {
             both(&mut direct, client, &batch, case.name);
         }
@@ -67,16 +57,16 @@ fn who_has_described_it_gets_from_another_server_what_its_own_postgresql_would_s
         changed.holder.rows("commit");
         let mut other = pooler.connect(&changed.place.0);
         other.rows("begin");
-        both(&mut direct, client, &run(), case.name);
+        both(&mut direct, client, &undescribed(""), case.name);
         // And after a Parse.
-        for batch in [parsed(case.text), run(), run_described()] {
+        for batch in [parsed(case.text), undescribed(""), described("")] {
             both(&mut direct, client, &batch, case.name);
         }
         changed.holder.rows("begin");
         other.rows("commit");
-        both(&mut direct, client, &run(), case.name);
+        both(&mut direct, client, &undescribed(""), case.name);
         // A Query is the end of it.
-        for batch in [vec![query("select 1")], run()] {
+        for batch in [vec![query("select 1")], undescribed("")] {
             both(&mut direct, client, &batch, case.name);
         }
     }
@@ -93,7 +83,13 @@ fn in_a_transaction_too() {
         };
         let (mut direct, _place) = changed_directly(case, &prepares);
         let mut changed = Changed::new(&pooler, case, &prepares);
-        for batch in [begin(), run(), run(), vec![query("rollback")], run()] {
+        for batch in [
+            begin(),
+            undescribed(""),
+            undescribed(""),
+            vec![query("rollback")],
+            undescribed(""),
+        ] {
             both(&mut direct, &mut changed.client, &batch, case.name);
         }
     }
@@ -128,13 +124,13 @@ fn what_a_client_never_asks_for_is_compared_once_it_has_used_it_on_another_serve
     let case = &CASES[0];
     for asks in [false, true] {
         let parse = || {
-            let rest = if asks { run_described() } else { run() };
+            let rest = if asks { described("") } else { undescribed("") };
             [vec![parse("", case.text, &[])], rest].concat()
         };
         let mut changed = Changed::new(&pooler, case, &parse());
         let client = &mut changed.client;
         // Nobody can tell what it was. From now on it is what it is here.
-        succeeds(&client.exchange(&run()), case.name);
+        succeeds(&client.exchange(&undescribed("")), case.name);
         changed.holder.rows("commit");
         for number in 0..2 {
             succeeds(&client.exchange(&parse()), case.name);
@@ -142,7 +138,7 @@ fn what_a_client_never_asks_for_is_compared_once_it_has_used_it_on_another_serve
             let sql = format!("ALTER TABLE t ADD d{number} int");
             crate::support::postgres().sql(&changed.place.0, &sql);
             for _ in 0..2 {
-                let replies = client.exchange(&run());
+                let replies = client.exchange(&undescribed(""));
                 assert_eq!(error(&replies).sqlstate(), "0A000", "{replies:?}");
             }
             changed.holder.rows("commit");
