@@ -12,6 +12,7 @@ PATH=$PATH:$TOOLS/bin
 
 say() { printf '\n\033[1m== %s\033[0m\n' "$*" >&2; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+same() { [ "$1" = "$2" ] || fail "expected: $2; found: $1"; }
 
 # A virtual environment for tools, under target/, so that nothing of the machine is changed.
 tools() {
